@@ -1,0 +1,1 @@
+"""Topics, channels and their queues: synchronous, driven by a Scheduler, without sockets."""
