@@ -1,0 +1,339 @@
+"""IDENTIFY: what a client asks for, checked against what the server allows.
+
+Pure functions from the request's JSON to the connection's settings and the reply. The JSON is read
+as Go's encoding/json reads it into nsqd's struct, since clients in many languages grew up against
+that: keys match whatever their case, the last duplicate wins, null leaves a field alone, numbers
+must be integers, bytes that are no UTF-8 become U+FFFD.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final, NoReturn, Self, TypeVar
+
+from nsqd.protocol.errors import ErrorCode, FatalClientError
+
+DEFAULT_HEARTBEAT_INTERVAL_MS = 30_000
+MIN_HEARTBEAT_INTERVAL_MS = 1_000
+DEFAULT_OUTPUT_BUFFER_BYTES = 16_384
+MIN_OUTPUT_BUFFER_BYTES = 64
+MAX_SAMPLE_RATE = 99
+MIN_MSG_TIMEOUT_MS = 1_000
+DEFAULT_DEFLATE_LEVEL = 6
+
+# What a client sends to switch heartbeats or output buffering off.
+_OFF: Final = -1
+# int64 needs 19 digits and a sign. Longer literals are not converted: Python would refuse the
+# longest with an error, and take quadratic time for the others.
+_MAX_INTEGER_CHARACTERS = 20
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdentifyLimits:
+    """The server's side of the negotiation: the same for all connections of a daemon."""
+
+    version: str
+    max_rdy_count: int
+    msg_timeout_ms: int
+    max_msg_timeout_ms: int
+    max_heartbeat_interval_ms: int
+    output_buffer_timeout_ms: int
+    min_output_buffer_timeout_ms: int
+    max_output_buffer_timeout_ms: int
+    max_output_buffer_size: int
+    has_tls: bool
+    deflate: bool
+    max_deflate_level: int
+    snappy: bool
+    auth_required: bool
+    topology_region: str
+    topology_zone: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSettings:
+    """What is agreed for one connection.
+
+    `tls_v1`, `snappy` and `deflate` say what is granted, not what was asked for. They stay true
+    once granted: an upgrade is for the life of the connection, and it is due when the flag is new.
+    """
+
+    client_id: str
+    hostname: str
+    user_agent: str = ""
+    feature_negotiation: bool = False
+    heartbeat_interval_ms: int  # 0: no heartbeats, no deadlines
+    output_buffer_size: int  # 1: unbuffered
+    output_buffer_timeout_ms: int  # 0: no timed flush
+    sample_rate: int = 0  # 0: off
+    msg_timeout_ms: int
+    tls_v1: bool = False
+    snappy: bool = False
+    deflate: bool = False
+    deflate_level: int
+    topology_region: str = ""
+    topology_zone: str = ""
+
+    @classmethod
+    def initial(cls, limits: IdentifyLimits, remote_ip: str) -> Self:
+        """Return the settings of a connection that has not sent IDENTIFY."""
+        return cls(
+            client_id=remote_ip,
+            hostname=remote_ip,
+            heartbeat_interval_ms=DEFAULT_HEARTBEAT_INTERVAL_MS,
+            output_buffer_size=DEFAULT_OUTPUT_BUFFER_BYTES,
+            output_buffer_timeout_ms=limits.output_buffer_timeout_ms,
+            msg_timeout_ms=limits.msg_timeout_ms,
+            deflate_level=min(DEFAULT_DEFLATE_LEVEL, limits.max_deflate_level),
+        )
+
+
+@dataclass(slots=True)
+class _Request:
+    """The fields of the JSON object; a zero value is the same as an absent field."""
+
+    client_id: str = ""
+    hostname: str = ""
+    user_agent: str = ""
+    feature_negotiation: bool = False
+    heartbeat_interval: int = 0
+    output_buffer_size: int = 0
+    output_buffer_timeout: int = 0
+    sample_rate: int = 0
+    msg_timeout: int = 0
+    tls_v1: bool = False
+    snappy: bool = False
+    deflate: bool = False
+    deflate_level: int = 0
+    topology_region: str = ""
+    topology_zone: str = ""
+
+
+def negotiate(
+    body: bytes, current: ClientSettings, limits: IdentifyLimits
+) -> tuple[ClientSettings, bytes]:
+    """Return the settings after an IDENTIFY with this body, and the data of the reply frame.
+
+    The reply announces the upgrades that start now; one that a former IDENTIFY started is reported
+    as false, so that the client does not begin it again.
+
+    Args:
+        body: the JSON as it came.
+        current: the settings in force; fields that are absent or 0 keep their value.
+
+    Raises:
+        FatalClientError: the body cannot be decoded, or asks for what the limits forbid.
+    """
+    request = _decode(body)
+    settings = _apply_values(request, current, limits)
+    if not request.feature_negotiation:
+        return settings, b"OK"
+    settings = _apply_features(request, settings, limits)
+    return settings, _encode_reply(settings, current, limits)
+
+
+def _apply_values(
+    request: _Request, current: ClientSettings, limits: IdentifyLimits
+) -> ClientSettings:
+    # The order of the checks is nsqd's; the first that fails is what the client reads.
+    heartbeat_interval_ms = _choose(
+        request.heartbeat_interval,
+        (MIN_HEARTBEAT_INTERVAL_MS, limits.max_heartbeat_interval_ms),
+        current.heartbeat_interval_ms,
+        "heartbeat interval",
+        off=0,
+    )
+    output_buffer_timeout_ms = _choose(
+        request.output_buffer_timeout,
+        (limits.min_output_buffer_timeout_ms, limits.max_output_buffer_timeout_ms),
+        current.output_buffer_timeout_ms,
+        "output buffer timeout",
+        off=0,
+    )
+    output_buffer_size = _choose(
+        request.output_buffer_size,
+        (MIN_OUTPUT_BUFFER_BYTES, limits.max_output_buffer_size),
+        current.output_buffer_size,
+        "output buffer size",
+        off=1,
+    )
+    if request.output_buffer_size == _OFF:
+        output_buffer_timeout_ms = 0
+    if not 0 <= request.sample_rate <= MAX_SAMPLE_RATE:
+        _refuse(f"sample rate ({request.sample_rate}) is invalid")
+    msg_timeout_ms = _choose(
+        request.msg_timeout,
+        (MIN_MSG_TIMEOUT_MS, limits.max_msg_timeout_ms),
+        current.msg_timeout_ms,
+        "msg timeout",
+    )
+    return replace(
+        current,
+        client_id=request.client_id,
+        hostname=request.hostname,
+        user_agent=request.user_agent,
+        feature_negotiation=request.feature_negotiation,
+        heartbeat_interval_ms=heartbeat_interval_ms,
+        output_buffer_size=output_buffer_size,
+        output_buffer_timeout_ms=output_buffer_timeout_ms,
+        sample_rate=request.sample_rate,
+        msg_timeout_ms=msg_timeout_ms,
+        topology_region=request.topology_region,
+        topology_zone=request.topology_zone,
+    )
+
+
+def _choose(
+    asked: int, bounds: tuple[int, int], current: int, what: str, *, off: int | None = None
+) -> int:
+    if asked == 0:
+        return current
+    if asked == _OFF and off is not None:
+        return off
+    if not bounds[0] <= asked <= bounds[1]:
+        _refuse(f"{what} ({asked}) is invalid")
+    return asked
+
+
+def _apply_features(
+    request: _Request, settings: ClientSettings, limits: IdentifyLimits
+) -> ClientSettings:
+    deflate = limits.deflate and request.deflate
+    snappy = limits.snappy and request.snappy
+    if (deflate or settings.deflate) and (snappy or settings.snappy):
+        raise FatalClientError(
+            ErrorCode.E_IDENTIFY_FAILED, "cannot enable both deflate and snappy compression"
+        )
+    deflate_level = settings.deflate_level
+    if deflate and not settings.deflate and request.deflate_level > 0:
+        deflate_level = min(request.deflate_level, limits.max_deflate_level)
+    return replace(
+        settings,
+        tls_v1=settings.tls_v1 or (limits.has_tls and request.tls_v1),
+        snappy=settings.snappy or snappy,
+        deflate=settings.deflate or deflate,
+        deflate_level=deflate_level,
+    )
+
+
+def _encode_reply(
+    settings: ClientSettings, previous: ClientSettings, limits: IdentifyLimits
+) -> bytes:
+    reply = {
+        "max_rdy_count": limits.max_rdy_count,
+        "version": limits.version,
+        "max_msg_timeout": limits.max_msg_timeout_ms,
+        "msg_timeout": settings.msg_timeout_ms,
+        "tls_v1": settings.tls_v1 and not previous.tls_v1,
+        "deflate": settings.deflate and not previous.deflate,
+        "deflate_level": settings.deflate_level,
+        "max_deflate_level": limits.max_deflate_level,
+        "snappy": settings.snappy and not previous.snappy,
+        "sample_rate": settings.sample_rate,
+        "auth_required": limits.auth_required,
+        "output_buffer_size": settings.output_buffer_size,
+        "output_buffer_timeout": settings.output_buffer_timeout_ms,
+        "topology_region": _replace_surrogates(limits.topology_region),
+        "topology_zone": _replace_surrogates(limits.topology_zone),
+    }
+    return json.dumps(reply, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _refuse(text: str) -> NoReturn:
+    raise FatalClientError(ErrorCode.E_BAD_BODY, f"IDENTIFY {text}")
+
+
+def _decode(body: bytes) -> _Request:
+    try:
+        value = json.loads(
+            _replace_surrogates(body.decode("utf-8", "surrogateescape")),
+            parse_int=_parse_integer,
+            parse_constant=_refuse_constant,
+            object_pairs_hook=tuple,  # Keeps duplicates in order, and objects apart from arrays.
+        )
+        request = _Request()
+        if value is None:
+            return request
+        for key, member in _expect(tuple, value):
+            reader = _READERS.get(_fold(key))
+            if reader is not None and member is not None:
+                setattr(request, _fold(key), reader(member))
+    except (ValueError, RecursionError) as error:
+        raise FatalClientError(
+            ErrorCode.E_BAD_BODY, "IDENTIFY failed to decode JSON body"
+        ) from error
+    return request
+
+
+def _fold(key: str) -> str:
+    # Unicode's simple folding also takes the long s for an s; lower() leaves it alone.
+    return key.lower().replace("\N{LATIN SMALL LETTER LONG S}", "s")
+
+
+def _replace_surrogates(text: str) -> str:
+    return _SURROGATES.sub("\ufffd", text)
+
+
+def _parse_integer(literal: str) -> int | float:
+    # An infinity is no int, so a known field refuses it and an unknown one ignores it.
+    return int(literal) if len(literal) <= _MAX_INTEGER_CHARACTERS else math.inf
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+_T = TypeVar("_T")
+
+
+def _expect(kind: type[_T], value: object) -> _T:
+    # The exact type: a bool is an int to isinstance, but not in JSON.
+    if type(value) is not kind:
+        raise ValueError(f"{kind.__name__} expected")
+    return value
+
+
+def _read_string(value: object) -> str:
+    # An escape such as \ud800 that has no partner is no character.
+    return _replace_surrogates(_expect(str, value))
+
+
+def _read_bool(value: object) -> bool:
+    return _expect(bool, value)
+
+
+def _read_int64(value: object) -> int:
+    return _expect_bits(value, 63)
+
+
+def _read_int32(value: object) -> int:
+    return _expect_bits(value, 31)
+
+
+def _expect_bits(value: object, bits: int) -> int:
+    number = _expect(int, value)
+    if not -(1 << bits) <= number < 1 << bits:
+        raise ValueError("integer out of range")
+    return number
+
+
+_READERS: Final[dict[str, Callable[[object], str | bool | int]]] = {
+    "client_id": _read_string,
+    "hostname": _read_string,
+    "user_agent": _read_string,
+    "feature_negotiation": _read_bool,
+    "heartbeat_interval": _read_int64,
+    "output_buffer_size": _read_int64,
+    "output_buffer_timeout": _read_int64,
+    "sample_rate": _read_int32,
+    "msg_timeout": _read_int64,
+    "tls_v1": _read_bool,
+    "snappy": _read_bool,
+    "deflate": _read_bool,
+    "deflate_level": _read_int64,
+    "topology_region": _read_string,
+    "topology_zone": _read_string,
+}
