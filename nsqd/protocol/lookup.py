@@ -1,0 +1,426 @@
+"""The nsqlookupd protocol V1, both directions, sans I/O.
+
+    client to server   "  V1"  then commands:  VERB [SP param]* LF
+                                               IDENTIFY LF [int32 size][JSON]
+    server to client   one reply per command:  [int32 size][text or JSON]
+
+Integers are big-endian. A reply has no type: an error is the text ``CODE description``, and every
+error ends the connection. `CommandParser` is nsqlookupd's half, `ReplyParser` and the ``encode_``
+functions are nsqd's. A parser owns the bytes of one connection and nothing else.
+"""
+
+import json
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from enum import Enum, auto
+from typing import TypeVar
+
+from nsqd.protocol.errors import ErrorCode, FatalClientError
+from nsqd.protocol.names import decode_name
+
+MAGIC = b"  V1"
+OK = b"OK"
+
+# The Go nsqlookupd bounds neither; a real line holds two names of 64 bytes, a real body 300 bytes.
+MAX_LINE_BYTES = 16 * 1024
+MAX_IDENTIFY_BYTES = 5 * 1024 * 1024
+
+# What nsqd allows a reply to take, unless its max-body-size says otherwise.
+MAX_REPLY_BYTES = 5 * 1024 * 1024
+
+_SIZE = struct.Struct(">i")
+_INT64_RANGE = range(-(2**63), 2**63)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerIdentity:
+    """What an nsqd says of itself in IDENTIFY."""
+
+    broadcast_address: str
+    tcp_port: int
+    http_port: int
+    version: str
+    hostname: str = ""
+    topology_zone: str = ""
+    topology_region: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LookupdIdentity:
+    """What an nsqlookupd answers to IDENTIFY."""
+
+    broadcast_address: str
+    hostname: str
+    http_port: int
+    tcp_port: int
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """PING: the peer is alive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identify:
+    """IDENTIFY, the first command of a peer that wants to register anything."""
+
+    identity: PeerIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """REGISTER: the peer has this topic, or this channel of it."""
+
+    topic: str
+    channel: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unregister:
+    """UNREGISTER: the peer no longer has this channel, or the topic with all its channels."""
+
+    topic: str
+    channel: str | None
+
+
+Command = Ping | Identify | Register | Unregister
+_Registration = TypeVar("_Registration", Register, Unregister)
+
+
+class LookupReplyError(Exception):
+    """An nsqlookupd's answer is an error or no valid reply; the connection is of no more use."""
+
+
+class _Expect(Enum):
+    MAGIC = auto()
+    LINE = auto()
+    BODY_SIZE = auto()
+    BODY = auto()
+    NOTHING = auto()
+
+
+class CommandParser:
+    """Turn the bytes of one peer into commands, the same ones however the bytes are split.
+
+    It holds the order of the conversation too (magic, then IDENTIFY once, then registrations), so a
+    command that comes out is valid and may be carried out. After an error it takes no more bytes.
+    """
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._expect = _Expect.MAGIC
+        self._body_size = 0
+        self._has_identified = False
+
+    @property
+    def is_mid_command(self) -> bool:
+        """Whether the peer owes the rest of something: the magic, a line, a body."""
+        return self._expect is not _Expect.NOTHING and (
+            self._expect is not _Expect.LINE or bool(self._buffer)
+        )
+
+    def feed(self, data: bytes) -> Iterator[Command]:
+        """Take bytes and yield the commands they complete.
+
+        The iterator has to be exhausted (or raise) before the next call.
+
+        Raises:
+            FatalClientError: the peer broke the protocol; the commands before that were yielded.
+        """
+        if self._expect is _Expect.NOTHING:
+            return
+        self._buffer += data
+        try:
+            while (command := self._next_command()) is not None:
+                yield command
+        except FatalClientError:
+            self._stop()
+            raise
+
+    def feed_eof(self) -> None:
+        """Note that the peer will send nothing more.
+
+        Raises:
+            FatalClientError: it stopped within the body of an IDENTIFY. Other half commands are
+                dropped without a word, as by the Go nsqlookupd.
+        """
+        expected = self._expect
+        self._stop()
+        if expected is _Expect.BODY_SIZE:
+            raise _bad_body("failed to read body size")
+        if expected is _Expect.BODY:
+            raise _bad_body("failed to read body")
+
+    def _stop(self) -> None:
+        self._expect = _Expect.NOTHING
+        self._buffer.clear()
+
+    def _next_command(self) -> Command | None:
+        """Take one command off the buffer; None means that it takes more bytes."""
+        if self._expect is _Expect.MAGIC:
+            magic = self._take(len(MAGIC))
+            if magic is None:
+                return None
+            if magic != MAGIC:
+                raise FatalClientError(ErrorCode.E_BAD_PROTOCOL)
+            self._expect = _Expect.LINE
+        if self._expect is _Expect.LINE:
+            line = self._take_line()
+            if line is None:
+                return None
+            command = self._parse_line(line)
+            if command is not None:
+                return command
+            self._expect = _Expect.BODY_SIZE
+        if self._expect is _Expect.BODY_SIZE:
+            size = self._take(_SIZE.size)
+            if size is None:
+                return None
+            self._body_size = _checked_body_size(size)
+            self._expect = _Expect.BODY
+        body = self._take(self._body_size)
+        if body is None:
+            return None
+        identity = decode_peer_identity(body)
+        self._has_identified = True
+        self._expect = _Expect.LINE
+        return Identify(identity)
+
+    def _take(self, size: int) -> bytes | None:
+        if len(self._buffer) < size:
+            return None
+        taken = bytes(self._buffer[:size])
+        del self._buffer[:size]
+        return taken
+
+    def _take_line(self) -> bytes | None:
+        end = self._buffer.find(b"\n", 0, MAX_LINE_BYTES)
+        if end >= 0:
+            taken = bytes(self._buffer[:end])
+            del self._buffer[: end + 1]
+            return taken
+        if len(self._buffer) >= MAX_LINE_BYTES:
+            raise FatalClientError(
+                ErrorCode.E_INVALID, f"command line is longer than {MAX_LINE_BYTES} bytes"
+            )
+        return None
+
+    def _parse_line(self, line: bytes) -> Command | None:
+        """Parse one line; None stands for an IDENTIFY, whose body has yet to come."""
+        verb, *params = line.strip().split(b" ")
+        if verb == b"PING":
+            return Ping()
+        if verb == b"REGISTER":
+            return self._parse_registration(Register, verb, params)
+        if verb == b"UNREGISTER":
+            return self._parse_registration(Unregister, verb, params)
+        if verb != b"IDENTIFY":
+            raise FatalClientError(ErrorCode.E_INVALID, b"invalid command " + verb)
+        if self._has_identified:
+            raise FatalClientError(ErrorCode.E_INVALID, "cannot IDENTIFY again")
+        return None
+
+    def _parse_registration(
+        self, make: Callable[[str, str | None], _Registration], verb: bytes, params: list[bytes]
+    ) -> _Registration:
+        if not self._has_identified:
+            raise FatalClientError(ErrorCode.E_INVALID, "client must IDENTIFY")
+        if not params:
+            raise FatalClientError(ErrorCode.E_INVALID, verb + b" insufficient number of params")
+        topic = decode_name(params[0])
+        if topic is None:
+            raise _bad_name(ErrorCode.E_BAD_TOPIC, verb, b"topic", params[0])
+        if len(params) == 1 or not params[1]:
+            return make(topic, None)
+        channel = decode_name(params[1])
+        if channel is None:
+            raise _bad_name(ErrorCode.E_BAD_CHANNEL, verb, b"channel", params[1])
+        return make(topic, channel)
+
+
+class ReplyParser:
+    """Cut the bytes an nsqlookupd sends into replies, the same ones however the bytes are split."""
+
+    def __init__(self, *, max_reply_bytes: int = MAX_REPLY_BYTES) -> None:
+        self._buffer = bytearray()
+        self._max_reply_bytes = max_reply_bytes
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Take bytes and yield the content of the replies they complete.
+
+        Raises:
+            LookupReplyError: a reply's size is negative or above the limit; nothing after it can be
+                understood.
+        """
+        self._buffer += data
+        while len(self._buffer) >= _SIZE.size:
+            (size,) = _SIZE.unpack_from(self._buffer)
+            if not 0 <= size <= self._max_reply_bytes:
+                raise LookupReplyError(
+                    f"reply of {size} bytes is not within 0 and {self._max_reply_bytes}"
+                )
+            end = _SIZE.size + size
+            if len(self._buffer) < end:
+                return
+            reply = bytes(self._buffer[_SIZE.size : end])
+            del self._buffer[:end]
+            yield reply
+
+
+def encode_reply(content: bytes) -> bytes:
+    """Make a reply of a text or JSON."""
+    return _SIZE.pack(len(content)) + content
+
+
+def encode_lookupd_identity(identity: LookupdIdentity) -> bytes:
+    """Make the reply to IDENTIFY."""
+    return encode_reply(_compact_json(asdict(identity)))
+
+
+def encode_ping() -> bytes:
+    """Make the command PING."""
+    return b"PING\n"
+
+
+def encode_identify(identity: PeerIdentity) -> bytes:
+    """Make the command IDENTIFY with its body."""
+    return b"IDENTIFY\n" + encode_reply(_compact_json(asdict(identity)))
+
+
+def encode_register(topic: str, channel: str | None = None) -> bytes:
+    """Make the command REGISTER for a topic, or for a channel and its topic."""
+    return _encode_registration("REGISTER", topic, channel)
+
+
+def encode_unregister(topic: str, channel: str | None = None) -> bytes:
+    """Make the command UNREGISTER for a channel, or for a topic with all its channels."""
+    return _encode_registration("UNREGISTER", topic, channel)
+
+
+def decode_peer_identity(body: bytes) -> PeerIdentity:
+    """Read the body of an IDENTIFY.
+
+    Raises:
+        FatalClientError: no JSON object, a field of the wrong type, or a required one missing.
+    """
+    try:
+        fields = _decode_object(body)
+        identity = PeerIdentity(
+            broadcast_address=_text_field(fields, "broadcast_address"),
+            tcp_port=_int_field(fields, "tcp_port"),
+            http_port=_int_field(fields, "http_port"),
+            version=_text_field(fields, "version"),
+            hostname=_text_field(fields, "hostname"),
+            topology_zone=_text_field(fields, "topology_zone"),
+            topology_region=_text_field(fields, "topology_region"),
+        )
+    except ValueError as error:
+        raise _bad_body("failed to decode JSON body") from error
+    required = (
+        identity.broadcast_address,
+        identity.tcp_port,
+        identity.http_port,
+        identity.version,
+    )
+    if not all(required):
+        raise _bad_body("missing fields")
+    return identity
+
+
+def decode_lookupd_identity(reply: bytes) -> LookupdIdentity:
+    """Read the reply to IDENTIFY. Fields an old nsqlookupd leaves out are empty or 0.
+
+    Raises:
+        LookupReplyError: it is an error (the text is in the message) or no JSON object.
+    """
+    try:
+        fields = _decode_object(reply)
+        return LookupdIdentity(
+            broadcast_address=_text_field(fields, "broadcast_address"),
+            hostname=_text_field(fields, "hostname"),
+            http_port=_int_field(fields, "http_port"),
+            tcp_port=_int_field(fields, "tcp_port"),
+            version=_text_field(fields, "version"),
+        )
+    except ValueError as error:
+        # A hostile reply may be megabytes long, and this ends up in a log line.
+        raise LookupReplyError(f"IDENTIFY was answered with {reply[:200]!r}") from error
+
+
+def check_ok(reply: bytes) -> None:
+    """Check the reply to PING, REGISTER or UNREGISTER.
+
+    Raises:
+        LookupReplyError: it is an error; its text is in the message.
+    """
+    if reply != OK:
+        raise LookupReplyError(f"command was answered with {reply[:200]!r}")
+
+
+def _encode_registration(verb: str, topic: str, channel: str | None) -> bytes:
+    words = (verb, topic) if channel is None else (verb, topic, channel)
+    return " ".join(words).encode("ascii") + b"\n"
+
+
+def _compact_json(fields: dict[str, object]) -> bytes:
+    return json.dumps(fields, separators=(",", ":"), sort_keys=True).encode("ascii")
+
+
+def _decode_object(body: bytes) -> dict[str, object]:
+    """Decode a JSON object; null counts as an empty one, as it does for Go.
+
+    Raises:
+        ValueError: anything else.
+    """
+    try:
+        # As in Go, bytes that are no UTF-8 become U+FFFD; json.loads(bytes) would guess UTF-16.
+        fields = json.loads(body.decode("utf-8", "replace"), parse_constant=_refuse_constant)
+    except RecursionError as error:
+        raise ValueError("JSON is nested too deeply") from error
+    if fields is None:
+        return {}
+    if not isinstance(fields, dict):
+        raise ValueError("JSON is no object")
+    return fields
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _text_field(fields: dict[str, object], name: str) -> str:
+    value = fields.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise ValueError(f"{name} is no string")
+    # A lone surrogate (an escaped half of a pair) could not be written out again.
+    return value.encode("utf-8", "replace").decode("utf-8")
+
+
+def _int_field(fields: dict[str, object], name: str) -> int:
+    value = fields.get(name)
+    if value is None:
+        return 0
+    if not isinstance(value, int) or isinstance(value, bool) or value not in _INT64_RANGE:
+        raise ValueError(f"{name} is no integer of 64 bits")
+    return value
+
+
+def _checked_body_size(raw: bytes) -> int:
+    size: int = _SIZE.unpack(raw)[0]
+    if size < 0:
+        raise _bad_body(f"invalid body size {size}")
+    if size > MAX_IDENTIFY_BYTES:
+        raise _bad_body(f"body too big {size} > {MAX_IDENTIFY_BYTES}")
+    return size
+
+
+def _bad_body(text: str) -> FatalClientError:
+    return FatalClientError(ErrorCode.E_BAD_BODY, f"IDENTIFY {text}")
+
+
+def _bad_name(code: ErrorCode, verb: bytes, kind: bytes, name: bytes) -> FatalClientError:
+    return FatalClientError(code, b"%s %s name '%s' is not valid" % (verb, kind, name))
