@@ -1,0 +1,1 @@
+"""nsqlookupd: the discovery daemon of NSQ, in Python."""
