@@ -1,0 +1,182 @@
+"""The log of both daemons: lines on stderr in NSQ's format, with a level that can change.
+
+    [nsqd] 2026/11/15 23:28:27.011956 INFO: TCP: listening on 127.0.0.1:4150
+    prefix date       local time      level text
+
+stdlib logging does the rest; only `__main__` configures it. Whoever reads our stderr may be slow,
+stuck or gone, and none of that may stop the daemon: lines are dropped then, and counted.
+"""
+
+import enum
+import logging
+import os
+import select
+import sys
+import time
+from typing import TextIO
+
+from nsqd.flags import Kind, special
+
+# A pipe that polls as writable takes this many bytes without blocking.
+_CHUNK_BYTES = select.PIPE_BUF
+# How long a full pipe may delay the daemon, once, before lines are dropped.
+_PATIENCE_MS = 100
+
+
+class LogLevel(enum.IntEnum):
+    """NSQ's levels; the integers are what GET /config/log_level shows."""
+
+    DEBUG = 1
+    INFO = 2
+    WARN = 3
+    ERROR = 4
+    FATAL = 5
+
+    @property
+    def stdlib_level(self) -> int:
+        """The same level in stdlib logging."""
+        return self * 10
+
+
+def parse_log_level(text: str) -> LogLevel:
+    """The level of that name, in any case.
+
+    Raises:
+        ValueError: there is none.
+    """
+    spelled = text.lower()
+    for level in LogLevel:
+        if level.name.lower() == spelled:
+            return level
+    raise ValueError(f"invalid log level '{text}' (debug, info, warn, error, fatal)")
+
+
+LOG_LEVEL: Kind[LogLevel] = special(
+    "debug|info|warn|error|fatal", parse_log_level, lambda level: level.name.lower(), to_json=int
+)
+
+
+def configure(prefix: str, level: LogLevel) -> None:
+    """Sends all logging to stderr, replacing what was configured before."""
+    root = logging.getLogger()
+    for handler in root.handlers[:]:
+        if isinstance(handler, StderrHandler):
+            root.removeHandler(handler)
+            handler.close()
+    handler = StderrHandler(sys.stderr)
+    handler.setFormatter(LineFormatter(prefix))
+    root.addHandler(handler)
+    set_level(level)
+
+
+def set_level(level: LogLevel) -> None:
+    """Changes the level from now on, for all loggers."""
+    logging.getLogger().setLevel(level.stdlib_level)
+
+
+def fatal_line(program: str, text: str, *, level: str = "FATAL") -> None:
+    """Prints why the program cannot start, whatever log level and prefix were asked for."""
+    line = _format_lines(f"[{program}] ", time.time(), level, text)
+    StderrHandler(sys.stderr).write(line)
+
+
+class LineFormatter(logging.Formatter):
+    """Formats records as NSQ does; each line of a traceback or multi-line text gets the header."""
+
+    def __init__(self, prefix: str) -> None:
+        super().__init__()
+        self._prefix = prefix
+
+    def format(self, record: logging.LogRecord) -> str:
+        return _format_lines(
+            self._prefix, record.created, _level_word(record.levelno), super().format(record)
+        )
+
+
+def _format_lines(prefix: str, created: float, level: str, text: str) -> str:
+    second = time.strftime("%Y/%m/%d %H:%M:%S", time.localtime(created))
+    header = f"{prefix}{second}.{int(created % 1 * 1e6):06d} {level}: "
+    return "\n".join(header + line for line in text.splitlines() or [""])
+
+
+def _level_word(stdlib_level: int) -> str:
+    if stdlib_level >= logging.CRITICAL:
+        return "FATAL"
+    if stdlib_level >= logging.ERROR:
+        return "ERROR"
+    if stdlib_level >= logging.WARNING:
+        return "WARNING"
+    return "INFO" if stdlib_level >= logging.INFO else "DEBUG"
+
+
+class StderrHandler(logging.Handler):
+    """Writes lines to a stream, waits for a stuck reader once and briefly, and never raises.
+
+    Bytes go straight to the descriptor: a line left in Python's own buffer after a failed write
+    would fail again at exit and turn exit code 0 into 120.
+    """
+
+    def __init__(self, stream: TextIO | None) -> None:
+        super().__init__()
+        self._stream = stream
+        self._descriptor = _descriptor_of(stream)
+        self._is_stuck = False
+        # Lines lost to a reader that did not keep up, since the last line that got through.
+        self._dropped_count = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = self.format(record)
+        except (TypeError, ValueError, KeyError) as error:
+            # A format string that does not fit its arguments is our bug; the log says so itself.
+            broken = logging.makeLogRecord(record.__dict__)
+            broken.msg, broken.args = f"cannot format {record.msg!r} {record.args!r}: {error}", None
+            line = self.format(broken)
+        if self._dropped_count and self._can_write(timeout_ms=0):
+            notice = logging.makeLogRecord({"levelno": logging.WARNING, "created": record.created})
+            notice.msg = f"log lines dropped count={self._dropped_count}"
+            self._dropped_count = 0
+            self.write(self.format(notice))
+        self.write(line)
+
+    def write(self, line: str) -> None:
+        """Writes one line, or drops what of it the reader does not take."""
+        if self._stream is None:
+            return
+        try:
+            if self._descriptor is None:
+                self._stream.write(line + "\n")
+                self._stream.flush()
+            else:
+                self._write_bytes((line + "\n").encode("utf-8", "backslashreplace"))
+        except (OSError, ValueError):
+            # Gone, closed or full, and there is no second place to complain in.
+            self._dropped_count += 1
+
+    def _write_bytes(self, line: bytes) -> None:
+        assert self._descriptor is not None
+        while line:
+            if not self._can_write(timeout_ms=0 if self._is_stuck else _PATIENCE_MS):
+                self._is_stuck = True
+                self._dropped_count += 1
+                return
+            self._is_stuck = False
+            line = line[os.write(self._descriptor, line[:_CHUNK_BYTES]) :]
+
+    def _can_write(self, *, timeout_ms: int) -> bool:
+        """Whether the descriptor takes a chunk, or will fail at once; a stream always does."""
+        if self._descriptor is None:
+            return True
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLOUT)
+        return bool(poll.poll(timeout_ms))
+
+
+def _descriptor_of(stream: TextIO | None) -> int | None:
+    """None for a stream in memory, and for stderr closed before we started."""
+    if stream is None:
+        return None
+    try:
+        return stream.fileno()
+    except (OSError, ValueError):  # io.UnsupportedOperation is both.
+        return None
