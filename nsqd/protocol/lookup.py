@@ -121,8 +121,8 @@ class CommandParser:
             self._expect is not _Expect.LINE or bool(self._buffer)
         )
 
-    def feed(self, data: bytes) -> Iterator[Command]:
-        """Take bytes and yield the commands they complete.
+    def feed(self, data: bytes | memoryview) -> Iterator[Command]:
+        """Copy bytes and yield the commands they complete.
 
         The iterator has to be exhausted (or raise) before the next call.
 

@@ -1,0 +1,118 @@
+"""Every option of nsqlookupd, with default, unit, bounds and help, parsed once at the edge.
+
+Flag names, TOML keys and defaults are those of the Go nsqlookupd, so that command lines and config
+files carry over. Field = flag with underscores; durations end in _s and are seconds.
+`python -m lookupd.options` prints the table of the README.
+"""
+
+# ruff: noqa: RUF009 - flag() makes dataclass fields; ruff takes them for values.
+
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from nsqd import flags
+from nsqd.flags import BOOL, DURATION, TEXT, OptionsError, flag
+from nsqd.logs import LOG_LEVEL, LogLevel
+
+PROGRAM = "nsqlookupd"
+
+# A timeout shorter than this would hide every producer at once.
+_SHORTEST_S = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """One field per flag. Made by `from_argv()`, or with keywords where there is no argv."""
+
+    version: bool = flag(
+        "version", False, BOOL, "print the version and exit", in_config=False, heading="General"
+    )
+    config: str = flag("config", "", TEXT, "TOML file with more options", in_config=False)
+    log_level: LogLevel = flag(
+        "log-level", LogLevel.INFO, LOG_LEVEL, "log this level and what is worse"
+    )
+    log_prefix: str = flag("log-prefix", f"[{PROGRAM}] ", TEXT, "start of every log line")
+    verbose: bool = flag("verbose", False, BOOL, "no effect, use --log-level", in_config=False)
+
+    tcp_address: str = flag(
+        "tcp-address",
+        "0.0.0.0:4160",
+        TEXT,
+        "host:port where nsqd registers",
+        heading="Addresses",
+    )
+    http_address: str = flag(
+        "http-address", "0.0.0.0:4161", TEXT, "host:port where consumers and operators ask"
+    )
+    broadcast_address: str = flag(
+        "broadcast-address",
+        socket.gethostname,
+        TEXT,
+        "the name or address of this nsqlookupd, as told to every nsqd",
+        default_text="the hostname",
+    )
+
+    inactive_producer_timeout_s: float = flag(
+        "inactive-producer-timeout",
+        300.0,
+        DURATION,
+        "time without a ping after which a producer is hidden",
+        minimum=_SHORTEST_S,
+        heading="Registrations",
+    )
+    tombstone_lifetime_s: float = flag(
+        "tombstone-lifetime",
+        45.0,
+        DURATION,
+        "time for which a tombstoned producer stays hidden",
+        minimum=0,
+    )
+
+    @classmethod
+    def from_argv(cls, argv: Sequence[str]) -> Self:
+        """The options of a command line, without the program's name, and of its config file.
+
+        Raises:
+            flags.CommandLineExit: help was asked for, or argv is wrong.
+            flags.ConfigError: the config file is missing or wrong.
+        """
+        return flags.load(cls, argv, program=PROGRAM)
+
+
+def check_options(options: Options) -> None:
+    """Hold the options against their bounds.
+
+    Raises:
+        OptionsError: with the text that follows "failed to instantiate nsqlookupd - ".
+    """
+    flags.check_bounds(options)
+    for name in ("tcp_address", "http_address"):
+        try:
+            split_address(getattr(options, name))
+        except ValueError as error:
+            raise OptionsError(f"--{name.replace('_', '-')}: {error}") from error
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Take host:port apart. An empty host is all addresses, an IPv6 host stands in brackets.
+
+    Raises:
+        ValueError: it is no such thing; unix sockets are nsqd's alone.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon:
+        raise ValueError(f"address {address}: missing port in address")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError(f"address {address}: too many colons in address")
+    if not (port.isascii() and port.isdigit() and int(port) <= 65535):
+        raise ValueError(f"address {address}: invalid port")
+    return host, int(port)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(flags.markdown_table(Options))

@@ -1,0 +1,261 @@
+"""The door for nsqd: TCP connections that speak the V1 protocol and change the registry.
+
+`PeerServer` owns the listening sockets and the set of connections, each `PeerConnection` its parser
+and its peer in the registry. As in the Go nsqlookupd, a peer may be silent for as long as it likes:
+dead ones are found by TCP keep-alive and hidden by the registry meanwhile. Only a command that has
+begun must end in time.
+"""
+
+import asyncio
+import logging
+import socket
+from collections import Counter
+from collections.abc import Callable
+
+from lookupd.registry import Peer, Registry
+from nsqd.protocol.errors import FatalClientError
+from nsqd.protocol.lookup import (
+    OK,
+    Command,
+    CommandParser,
+    Identify,
+    LookupdIdentity,
+    Ping,
+    Register,
+    Unregister,
+    encode_lookupd_identity,
+    encode_reply,
+)
+
+logger = logging.getLogger(__name__)
+
+# The time from a command's first byte to its last; the magic counts from the connection.
+COMMAND_TIMEOUT_S = 30.0
+# The time a peer has to read our last words before it is cut off.
+CLOSE_TIMEOUT_S = 5.0
+# What is read, and so worked on, in one turn of the event loop: some 500 REGISTERs, about 2 ms.
+READ_BYTES = 16 * 1024
+# A queue of connections longer than the usual 100: when a network heals, all nsqds come at once.
+BACKLOG = 1024
+
+# Go's default, by which a peer that lost power is gone in about two minutes.
+KEEP_ALIVE_S = 15
+
+_OK_REPLY = encode_reply(OK)
+
+
+class PeerServer:
+    """Accepts peers; says which are connected and what they have asked for."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        *,
+        clock: Callable[[], float],
+        command_timeout_s: float = COMMAND_TIMEOUT_S,
+        close_timeout_s: float = CLOSE_TIMEOUT_S,
+    ) -> None:
+        self.registry = registry
+        self.clock = clock
+        self.command_timeout_s = command_timeout_s
+        self.close_timeout_s = close_timeout_s
+        self.connections: set[PeerConnection] = set()
+        self.accepted_count = 0
+        # By verb, and by error code.
+        self.command_counts: Counter[str] = Counter()
+        self.error_counts: Counter[str] = Counter()
+        # One buffer for all: the loop fills it and hands it over in the same call, and the parser
+        # copies. Thousands of idle connections then cost no buffers.
+        self.read_buffer = memoryview(bytearray(READ_BYTES))
+        self.identify_reply = b""
+        self._server: asyncio.Server | None = None
+
+    async def listen(self, host: str, port: int) -> list[tuple[str, int]]:
+        """Bind and start to queue connections; return the addresses, with their real ports.
+
+        Raises:
+            OSError: the address cannot be bound.
+        """
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: PeerConnection(self), host or None, port, backlog=BACKLOG, start_serving=False
+        )
+        return [sock.getsockname()[:2] for sock in self._server.sockets]
+
+    async def serve(self, identity: LookupdIdentity) -> None:
+        """Begin to accept connections and answer IDENTIFY with this identity."""
+        assert self._server is not None, "serve before listen"
+        self.identify_reply = encode_lookupd_identity(identity)
+        await self._server.start_serving()
+
+    async def close(self) -> None:
+        """Stop accepting and drop all connections. It may be called at any time."""
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.abort()
+        if self._server is not None:
+            await self._server.wait_closed()
+
+
+class PeerConnection(asyncio.BufferedProtocol):
+    """One connection: commands in, replies out, in order."""
+
+    def __init__(self, server: PeerServer) -> None:
+        self._server = server
+        self._parser = CommandParser()
+        self._peer: Peer | None = None
+        self._remote_address = ""
+        self._transport: asyncio.Transport | None = None
+        # Runs while the peer owes the rest of a command, or has yet to read our last reply.
+        self._timer: asyncio.TimerHandle | None = None
+        # A log call that is filtered out still costs as much as a REGISTER.
+        self._is_debug = logger.isEnabledFor(logging.DEBUG)
+
+    # Called by the event loop.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._remote_address = format_address(transport.get_extra_info("peername"))
+        self._server.connections.add(self)
+        self._server.accepted_count += 1
+        _keep_alive(transport.get_extra_info("socket"))
+        self._watch(has_progress=True)
+        logger.info("TCP: new client(%s)", self._remote_address)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._server.read_buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        replies: list[bytes] = []
+        error: FatalClientError | None = None
+        try:
+            for command in self._parser.feed(self._server.read_buffer[:nbytes]):
+                replies.append(self._carry_out(command))  # noqa: PERF401 - kept if feed() raises
+        except FatalClientError as caught:
+            error = caught
+        self._reply(replies, error)
+        if error is None:
+            self._watch(has_progress=bool(replies))
+
+    def eof_received(self) -> bool:
+        try:
+            self._parser.feed_eof()
+        except FatalClientError as error:
+            self._reply([], error)
+        else:
+            self._close()
+        return False
+
+    def pause_writing(self) -> None:
+        # A peer that does not read its replies may not ask for more of them.
+        assert self._transport is not None
+        self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        assert self._transport is not None
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._server.connections.discard(self)
+        self._stop_timer()
+        if self._peer is not None:
+            self._server.registry.remove_peer(self._peer)
+            self._peer = None
+        reason = f" - {exc}" if exc is not None else ""
+        logger.info("TCP: client(%s) disconnected%s", self._remote_address, reason)
+
+    # Called by the server.
+
+    def abort(self) -> None:
+        """Drop the connection, and with it what could not be written."""
+        assert self._transport is not None
+        self._transport.abort()
+
+    def _carry_out(self, command: Command) -> bytes:
+        server = self._server
+        verb = type(command).__name__.upper()
+        server.command_counts[verb] += 1
+        if self._is_debug:
+            logger.debug("CLIENT(%s): %s", self._remote_address, command)
+        match command:
+            case Ping():
+                if self._peer is not None:
+                    server.registry.touch(self._peer, now=server.clock())
+            case Identify(identity):
+                self._peer = server.registry.add_peer(
+                    self._remote_address, identity, now=server.clock()
+                )
+                logger.info(
+                    "CLIENT(%s): IDENTIFY Address:%s TCP:%d HTTP:%d Version:%s",
+                    self._remote_address,
+                    identity.broadcast_address,
+                    identity.tcp_port,
+                    identity.http_port,
+                    identity.version,
+                )
+                return server.identify_reply
+            case Register(topic, channel):
+                assert self._peer is not None, "the parser lets nobody register unidentified"
+                server.registry.register(self._peer, topic, channel)
+            case Unregister(topic, channel):
+                assert self._peer is not None, "the parser lets nobody unregister unidentified"
+                server.registry.unregister(self._peer, topic, channel)
+        return _OK_REPLY
+
+    def _reply(self, replies: list[bytes], error: FatalClientError | None) -> None:
+        assert self._transport is not None
+        if error is not None:
+            replies.append(encode_reply(error.frame_data))
+        if replies:
+            self._transport.write(b"".join(replies))
+        if error is not None:
+            self._server.error_counts[error.code.value] += 1
+            logger.warning("CLIENT(%s): %s", self._remote_address, ascii(str(error)[:200])[1:-1])
+            self._close()
+
+    def _close(self) -> None:
+        """Close once all replies are written, or when the peer takes too long to read them."""
+        assert self._transport is not None
+        self._transport.close()
+        self._stop_timer()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._server.close_timeout_s, self.abort)
+
+    def _watch(self, *, has_progress: bool) -> None:
+        """Keep the timer running while a command is incomplete, from when that one began."""
+        if self._timer is not None and (has_progress or not self._parser.is_mid_command):
+            self._stop_timer()
+        if self._timer is None and self._parser.is_mid_command:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._server.command_timeout_s, self._time_out)
+
+    def _time_out(self) -> None:
+        self._timer = None
+        logger.warning(
+            "CLIENT(%s): command not complete after %g s",
+            self._remote_address,
+            self._server.command_timeout_s,
+        )
+        self.abort()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def format_address(address: tuple[str, int]) -> str:
+    """Write an address as Go does: host:port, an IPv6 host in brackets."""
+    host, port = address[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _keep_alive(sock: socket.socket) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    # Not every system can say how often.
+    for name in ("TCP_KEEPIDLE", "TCP_KEEPINTVL"):
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), KEEP_ALIVE_S)
