@@ -1,0 +1,466 @@
+"""What an HTTP request is answered with: requests, responses, errors and the routing table.
+
+Values and pure functions only: no sockets, no event loop, no clock. `http_parser.py` makes requests
+out of bytes, `http_server.py` carries the answers. A handler takes a `Request` and returns a
+`Response` (or an awaitable of one), or raises `HttpError`. The router keeps a bounded cache from
+the request target, as it came in, to what it means: producers repeat a few targets for ever.
+"""
+
+from __future__ import annotations
+
+import enum
+import html
+import json
+import re
+import urllib.parse
+from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
+from typing import Any, Final, TypeAlias, final
+
+TEXT_CONTENT_TYPE: Final = "text/plain; charset=utf-8"
+JSON_CONTENT_TYPE: Final = "application/json; charset=utf-8"
+HTML_CONTENT_TYPE: Final = "text/html; charset=utf-8"
+
+# What a route takes that does not say otherwise, and what is read of a body nobody wants.
+DEFAULT_MAX_BODY_BYTES: Final = 64 * 1024
+
+# The cache of targets is emptied when full: the working set is a few topics, so a smarter
+# eviction would only serve somebody who asks for a new path each time.
+MAX_CACHED_TARGETS: Final = 1024
+MAX_CACHED_TARGET_BYTES: Final = 512
+
+_BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_ABSOLUTE_FORM = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://[^/?]*")
+
+
+class Style(enum.Enum):
+    """How a route's replies look; the value is the header line that marks them.
+
+    V1 replies carry NSQ's header, which client libraries compare byte for byte, and errors as JSON.
+    PLAIN replies are bare text.
+    """
+
+    V1 = b"X-NSQ-Content-Type: nsq; version=1.0\r\n"
+    PLAIN = b""
+
+
+class HttpError(Exception):
+    """Raised by a handler to refuse a request: a status and the code that names the reason."""
+
+    def __init__(self, status: int, code: str) -> None:
+        super().__init__(status, code)
+        self.status = status
+        self.code = code
+
+
+@final
+class Response:
+    """A reply that knows its own bytes; treat it as immutable, and share it where it repeats.
+
+    The bytes are kept for the second in which they were made, as only the Date line changes.
+    """
+
+    __slots__ = ("_wire", "_wire_date", "_wire_style", "body", "content_type", "headers", "status")
+
+    def __init__(
+        self,
+        status: int = 200,
+        body: bytes = b"",
+        *,
+        content_type: str = TEXT_CONTENT_TYPE,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Args:
+            content_type: left out of the reply when the body is empty.
+
+        Raises:
+            ValueError: A header holds a line break, which would end it early.
+        """
+        self.status = status
+        self.body = body
+        self.content_type = content_type
+        self.headers = dict(headers or {})
+        if any("\r" in line or "\n" in line for pair in self.headers.items() for line in pair):
+            raise ValueError("line break in a header")
+        self._wire = b""
+        self._wire_date: bytes | None = None
+        self._wire_style = Style.V1
+
+    @classmethod
+    def text(cls, text: str, status: int = 200) -> Response:
+        return cls(status, text.encode())
+
+    @classmethod
+    def json(cls, value: Any, status: int = 200) -> Response:
+        body = json.dumps(value, separators=(",", ":"), allow_nan=False)
+        return cls(status, body.encode(), content_type=JSON_CONTENT_TYPE)
+
+    @classmethod
+    def error(cls, error: HttpError, style: Style) -> Response:
+        if style is Style.PLAIN:
+            return cls.text(error.code, error.status)
+        return cls.json({"message": error.code}, error.status)
+
+    def encode(self, style: Style, date_line: bytes) -> bytes:
+        """The whole reply on a connection that stays open, kept while the date is the same."""
+        if self._wire_date is date_line and self._wire_style is style:
+            return self._wire
+        self._wire = self.encode_head(style, date_line) + self.body
+        self._wire_date = date_line
+        self._wire_style = style
+        return self._wire
+
+    def encode_head(self, style: Style, date_line: bytes, connection_line: bytes = b"") -> bytes:
+        """Status line and headers up to the blank line; the lines given end in CRLF."""
+        lines = [f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}\r\n"]
+        lines += [f"{name}: {value}\r\n" for name, value in self.headers.items()]
+        if self.body:
+            lines.append(f"Content-Type: {self.content_type}\r\n")
+        lines.append(f"Content-Length: {len(self.body)}\r\n")
+        head = "".join(lines).encode("latin-1")
+        return b"".join((head, style.value, date_line, connection_line, b"\r\n"))
+
+
+OK: Final = Response(body=b"OK")
+EMPTY: Final = Response()
+
+
+class Target:
+    """A request target, taken apart once and shared by all requests that name it."""
+
+    __slots__ = ("_query", "param", "path", "raw", "raw_query", "routes")
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+        raw_path, _, self.raw_query = raw.partition(b"?")
+        # None when the target has no path of ours: a broken escape, or the authority of a CONNECT.
+        self.path = _decode_path(raw_path)
+        self.param: str | None = None
+        # One entry per method that has come in for this target, filled by the router.
+        self.routes: dict[bytes, Route] = {}
+        self._query: Mapping[str, str] | None = None
+
+    @property
+    def query(self) -> Mapping[str, str]:
+        """The first value of each parameter.
+
+        Raises:
+            HttpError: 400 INVALID_REQUEST, the query cannot be parsed.
+        """
+        if self._query is None:
+            self._query = parse_query(self.raw_query)
+        return self._query
+
+
+@final
+class Request:
+    """One request, its body complete by the time a handler sees it.
+
+    A `before` hook sees it earlier, when only the head has come in and `body` is still empty.
+    """
+
+    __slots__ = (
+        "body",
+        "connection_line",
+        "headers",
+        "is_tls",
+        "raw_method",
+        "remote",
+        "route",
+        "target",
+    )
+
+    def __init__(
+        self,
+        raw_method: bytes,
+        target: Target,
+        route: Route,
+        headers: dict[bytes, bytes],
+        remote: str,
+        *,
+        is_tls: bool,
+    ) -> None:
+        self.raw_method = raw_method
+        self.target = target
+        self.route = route
+        self.headers = headers
+        self.remote = remote
+        self.is_tls = is_tls
+        self.body = b""
+        # The Connection header that the reply must carry; empty where HTTP's default says it all.
+        self.connection_line = b""
+
+    @property
+    def method(self) -> str:
+        return self.raw_method.decode("ascii")
+
+    @property
+    def uri(self) -> str:
+        """The target as the client wrote it."""
+        return self.target.raw.decode("ascii", "backslashreplace")
+
+    @property
+    def path(self) -> str:
+        return self.target.path or ""
+
+    @property
+    def raw_query(self) -> bytes:
+        return self.target.raw_query
+
+    @property
+    def param(self) -> str | None:
+        """What stands in place of `:name` in the path of the route."""
+        return self.target.param
+
+    @property
+    def query(self) -> Mapping[str, str]:
+        """The first value of each query parameter.
+
+        Raises:
+            HttpError: 400 INVALID_REQUEST, the query cannot be parsed.
+        """
+        return self.target.query
+
+    def find(self, name: str) -> str | None:
+        """The first value of a query parameter, None if it is absent.
+
+        Bytes that are not UTF-8 come as U+FFFD, which no topic or channel name may hold.
+
+        Raises:
+            HttpError: 400 INVALID_REQUEST, the query cannot be parsed.
+        """
+        return self.target.query.get(name)
+
+
+Handler: TypeAlias = Callable[[Request], Response | Awaitable[Response]]
+
+
+class Route:
+    """What answers a request: a handler, the body it takes and the style of its replies."""
+
+    __slots__ = (
+        "closes",
+        "handler",
+        "is_quiet",
+        "max_body_bytes",
+        "style",
+        "takes_body",
+        "too_large",
+    )
+
+    def __init__(
+        self,
+        handler: Handler,
+        *,
+        style: Style = Style.V1,
+        max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
+        too_large: Route | None = None,
+        is_quiet: bool = False,
+        closes: bool = False,
+    ) -> None:
+        self.handler = handler
+        self.style = style
+        self.max_body_bytes = max_body_bytes
+        # Answers instead when the body is larger than that; a refusal refuses either way.
+        self.too_large = too_large or self
+        self.takes_body = too_large is not None
+        self.is_quiet = is_quiet
+        self.closes = closes
+
+    @classmethod
+    def fixed(cls, response: Response, style: Style = Style.V1, *, closes: bool = False) -> Route:
+        """A route that gives one answer to whoever comes."""
+        return cls(lambda request: response, style=style, closes=closes)
+
+    @classmethod
+    def refusal(cls, status: int, code: str, style: Style = Style.V1) -> Route:
+        """A route that answers with an error and ends the connection."""
+        return cls.fixed(Response.error(HttpError(status, code), style), style, closes=True)
+
+
+BAD_REQUEST: Final = Route.refusal(400, "BAD_REQUEST")
+_NOT_FOUND: Final = Route.fixed(Response.error(HttpError(404, "NOT_FOUND"), Style.V1))
+
+
+class Router:
+    """The table of routes; `resolve` has an answer for every target and method."""
+
+    def __init__(self) -> None:
+        # Path -> method -> route. A path with a parameter is kept up to its colon.
+        self._paths: dict[str, dict[bytes, Route]] = {}
+        self._prefixes: dict[str, dict[bytes, Route]] = {}
+        self._targets: dict[bytes, Target] = {}
+
+    def add(
+        self,
+        method: str,
+        path: str,
+        handler: Handler,
+        *,
+        max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
+        too_large_code: str = "BODY_TOO_BIG",
+        style: Style = Style.V1,
+        is_quiet: bool = False,
+    ) -> None:
+        """Send requests for a path to a handler.
+
+        Args:
+            path: `/stats`, or `/config/:opt` with one parameter as its last segment.
+            too_large_code: what 413 says when a body is larger than `max_body_bytes`.
+            is_quiet: leave the route's requests out of the access log.
+
+        Raises:
+            ValueError: The method of that path is taken, or the path has no leading slash.
+        """
+        if not path.startswith("/"):
+            raise ValueError(f"path {path!r} does not begin with a slash")
+        prefix, colon, _ = path.partition(":")
+        table = self._prefixes if colon else self._paths
+        routes = table.setdefault(prefix, {})
+        if method.encode() in routes:
+            raise ValueError(f"{method} {path} is taken")
+        routes[method.encode()] = Route(
+            handler,
+            style=style,
+            max_body_bytes=max_body_bytes,
+            too_large=Route.refusal(413, too_large_code, style),
+            is_quiet=is_quiet,
+        )
+        self._targets.clear()
+
+    def target(self, raw: bytes) -> Target:
+        """The meaning of a request target, remembered."""
+        target = self._targets.get(raw)
+        if target is None:
+            target = Target(raw)
+            if len(raw) <= MAX_CACHED_TARGET_BYTES:
+                if len(self._targets) >= MAX_CACHED_TARGETS:
+                    self._targets.clear()
+                self._targets[raw] = target
+        return target
+
+    def resolve(self, target: Target, method: bytes) -> Route:
+        """The route of a request, remembered in its target."""
+        route = target.routes.get(method)
+        if route is None:
+            route = target.routes[method] = self._resolve(target, method)
+        return route
+
+    def _resolve(self, target: Target, method: bytes) -> Route:
+        if target.path is None:
+            return BAD_REQUEST
+        if target.path == "*":
+            return self._resolve_asterisk(method)
+        routes, target.param = self._find(target.path)
+        if method in routes:
+            return routes[method]
+        location = self._find_redirect(target.path, method)
+        if location is not None:
+            return _redirect(location, target.raw_query, method)
+        if not routes:
+            return _NOT_FOUND
+        return _answer_options(routes) if method == b"OPTIONS" else _refuse_method(routes)
+
+    def _resolve_asterisk(self, method: bytes) -> Route:
+        if method != b"OPTIONS":
+            return BAD_REQUEST
+        tables = (*self._paths.values(), *self._prefixes.values())
+        return _answer_options(
+            {method: route for table in tables for method, route in table.items()}
+        )
+
+    def _find(self, path: str) -> tuple[dict[bytes, Route], str | None]:
+        """The routes of a path by method, and its parameter."""
+        routes = self._paths.get(path)
+        if routes is not None:
+            return routes, None
+        prefix, slash, last = path.rpartition("/")
+        routes = self._prefixes.get(prefix + slash) if last else None
+        return (routes, last) if routes is not None else ({}, None)
+
+    def _find_redirect(self, path: str, method: bytes) -> str | None:
+        """The path that the client must have meant, if the method is known there."""
+        cleaned = _clean(path)
+        toggled = cleaned[:-1] if cleaned.endswith("/") else f"{cleaned}/"
+        for candidate in (cleaned, toggled):
+            folded = candidate.lower()
+            for known, routes in self._paths.items():
+                if known.lower() == folded and method in routes:
+                    return known
+            for prefix, routes in self._prefixes.items():
+                last = candidate[len(prefix) :]
+                is_match = folded.startswith(prefix.lower()) and last and "/" not in last
+                if is_match and method in routes:
+                    return prefix + last
+        return None
+
+
+def parse_query(raw: bytes) -> dict[str, str]:
+    """The first value of each parameter, by the rules of Go's url.ParseQuery.
+
+    Raises:
+        HttpError: 400 INVALID_REQUEST, a semicolon or a broken escape.
+    """
+    if b";" in raw or _BAD_ESCAPE.search(raw):
+        raise HttpError(400, "INVALID_REQUEST")
+    values: dict[str, str] = {}
+    for pair in raw.split(b"&"):
+        if pair:
+            name, _, value = pair.partition(b"=")
+            values.setdefault(_unescape(name), _unescape(value))
+    return values
+
+
+def _unescape(text: bytes) -> str:
+    return urllib.parse.unquote_to_bytes(text.replace(b"+", b" ")).decode("utf-8", "replace")
+
+
+def _decode_path(raw_path: bytes) -> str | None:
+    """The path of a target in origin, absolute or asterisk form; None for anything else."""
+    if not raw_path.startswith(b"/") and raw_path != b"*":
+        authority = _ABSOLUTE_FORM.match(raw_path)
+        if authority is None:
+            return None
+        raw_path = raw_path[authority.end() :] or b"/"
+    if _BAD_ESCAPE.search(raw_path):
+        return None
+    return urllib.parse.unquote_to_bytes(raw_path).decode("utf-8", "replace")
+
+
+def _clean(path: str) -> str:
+    """The path without empty, `.` and `..` segments; a trailing slash stays."""
+    segments: list[str] = []
+    for segment in path.split("/"):
+        if segment == "..":
+            del segments[-1:]
+        elif segment not in ("", "."):
+            segments.append(segment)
+    cleaned = "/" + "/".join(segments)
+    return f"{cleaned}/" if path.endswith("/") and segments else cleaned
+
+
+def _redirect(path: str, raw_query: bytes, method: bytes) -> Route:
+    location = urllib.parse.quote(path)
+    if raw_query:
+        location += "?" + raw_query.decode("latin-1")
+    if method != b"GET":
+        response = Response(307, headers={"Location": location})
+    else:
+        body = f'<a href="{html.escape(location)}">Moved Permanently</a>.\n\n'
+        headers = {"Location": location}
+        response = Response(301, body.encode(), content_type=HTML_CONTENT_TYPE, headers=headers)
+    return Route.fixed(response, Style.PLAIN)
+
+
+def _allow(routes: Mapping[bytes, Route]) -> dict[str, str]:
+    return {"Allow": ", ".join(sorted({method.decode() for method in routes} | {"OPTIONS"}))}
+
+
+def _answer_options(routes: Mapping[bytes, Route]) -> Route:
+    return Route.fixed(Response(headers=_allow(routes)), Style.PLAIN)
+
+
+def _refuse_method(routes: Mapping[bytes, Route]) -> Route:
+    body = Response.error(HttpError(405, "METHOD_NOT_ALLOWED"), Style.V1).body
+    response = Response(405, body, content_type=JSON_CONTENT_TYPE, headers=_allow(routes))
+    return Route.fixed(response, Style.V1)
