@@ -123,6 +123,8 @@ def _duration_from_toml(value: object) -> float:
         case str():
             return parse_duration(value)
         case int() if not isinstance(value, bool):
+            if abs(value) > _INT64_MAX // _UNIT_NS["ms"]:
+                raise ValueError("value out of range")
             return value / 1e3
         case _:
             raise _wrong_type("duration", value)
@@ -159,10 +161,8 @@ def _bool_from_toml(value: object) -> bool:
             return value
         case str():
             return parse_bool(value)
-        case 0 | 1:
-            return value == 1
         case int():
-            raise ValueError("parse error")
+            return parse_bool(str(value))
         case _:
             raise _wrong_type("bool", value)
 
@@ -281,7 +281,7 @@ DURATION: Kind[float] = Kind(
     to_json=duration_ns,
 )
 TEXTS: Kind[tuple[str, ...]] = Kind(
-    noun="string, repeatable",
+    noun="string",
     parse=_parse_text_item,
     from_toml=_texts_from_toml,
     show=",".join,
@@ -289,7 +289,7 @@ TEXTS: Kind[tuple[str, ...]] = Kind(
     join=lambda old, new: old + new,
 )
 FLOATS: Kind[tuple[float, ...]] = Kind(
-    noun="floats, repeatable",
+    noun="floats",
     parse=_parse_floats,
     from_toml=_floats_from_toml,
     show=lambda values: ",".join(map(str, values)),

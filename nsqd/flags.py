@@ -70,6 +70,11 @@ OptionsT = TypeVar("OptionsT", bound="DataclassInstance")
 
 _HELP_NAMES = frozenset({"h", "help"})
 _USAGE_COLUMNS = 80
+_SYNTAX = (
+    "Flags are written --flag=value, --flag value or -flag=value, booleans --flag or --flag=false."
+    " Durations look like 250ms, 1m30s or 1.5h. The TOML file of --config holds the same options,"
+    ' with underscores for dashes: msg_timeout = "90s". Flags win over the file.'
+)
 
 
 class CommandLineExit(Exception):  # noqa: N818 - asking for help is not an error
@@ -105,6 +110,8 @@ class Flag:
 
     name: str
     kind: Kind[Any]
+    # What the help calls the value.
+    noun: str
     help_text: str
     default: Callable[[], Any]
     # What help and README say instead of the default, where that differs between machines.
@@ -130,6 +137,7 @@ def flag(
     kind: Kind[T],
     help_text: str,
     *,
+    noun: str | None = None,
     default_text: str | None = None,
     toml_key: str | None = None,
     in_config: bool = True,
@@ -141,6 +149,7 @@ def flag(
 
     Args:
         default: the value, or a function that computes it.
+        noun: what the help calls the value, if not by its kind.
         default_text: what the help shows for a computed default.
         toml_key: its key in the config file, if not the name with underscores.
         in_config: whether the config file may set it.
@@ -151,6 +160,7 @@ def flag(
     declared = Flag(
         name=name,
         kind=kind,
+        noun=noun or kind.noun,
         help_text=help_text,
         default=factory,
         default_text=default_text,
@@ -312,22 +322,20 @@ def _convert(declared: Flag, value: object) -> object:
 
 
 def usage(options: "type[DataclassInstance]", program: str) -> str:
-    """The help text: every flag under its group's heading, with type, meaning and default."""
+    """The help text: every flag under its group's heading, with type, default and meaning."""
     lines = [
         f"Usage: {program} [--flag=value ...]",
         "",
-        "Flags are written --flag=value, --flag value or -flag=value; booleans --flag or",
-        "--flag=false. Durations look like 250ms, 1m30s or 1.5h. Every flag but --config and",
-        "--version may stand in the config file too, with underscores for dashes.",
+        *textwrap.wrap(_SYNTAX, _USAGE_COLUMNS, break_on_hyphens=False),
     ]
     for declared in declared_flags(options).values():
         if declared.heading is not None:
             lines += ["", f"{declared.heading}:"]
-        noun = "" if declared.kind is BOOL else f" <{declared.kind.noun}>"
-        lines.append(f"  --{declared.name}{noun}")
+        noun = "" if declared.kind is BOOL else f" <{declared.noun}>"
+        lines.append(f"  --{declared.name}{noun}{_default_note(declared)}")
         lines += textwrap.wrap(
-            declared.help_text + _default_note(declared),
-            width=_USAGE_COLUMNS,
+            _meaning(declared),
+            _USAGE_COLUMNS,
             initial_indent=" " * 8,
             subsequent_indent=" " * 8,
             break_long_words=False,
@@ -337,8 +345,20 @@ def usage(options: "type[DataclassInstance]", program: str) -> str:
 
 
 def _default_note(declared: Flag) -> str:
-    shown = declared.shown_default()
-    return f" (default {shown})" if shown else ""
+    if declared.default_text is not None:
+        return f"  (default: {declared.default_text})"
+    default = declared.default()
+    if default is False or default in ("", ()):
+        return ""
+    shown = declared.kind.show(default)
+    return f"  (default: {_quoted(shown) if declared.kind is TEXT else shown})"
+
+
+def _meaning(declared: Flag) -> str:
+    """The help text, with the key in the config file where it does not follow from the flag."""
+    if declared.toml_key in {None, declared.name.replace("-", "_")}:
+        return declared.help_text
+    return f"{declared.help_text}; `{declared.toml_key}` in the config file"
 
 
 def markdown_table(options: "type[DataclassInstance]") -> str:
@@ -351,8 +371,5 @@ def markdown_table(options: "type[DataclassInstance]") -> str:
         shown = declared.shown_default()
         if shown and declared.default_text is None:
             shown = f"`{shown}`"
-        meaning = declared.help_text
-        if declared.toml_key not in {None, declared.name.replace("-", "_")}:
-            meaning += f"; config key `{declared.toml_key}`"
-        lines.append(f"| `--{declared.name}` | {shown} | {meaning.replace('|', chr(92) + '|')} |")
+        lines.append(f"| `--{declared.name}` | {shown} | {_meaning(declared)} |")
     return "\n".join(lines).strip("\n") + "\n"

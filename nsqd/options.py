@@ -87,8 +87,9 @@ TLS_VERSION: Kind[ssl.TLSVersion] = flags.special(
 
 def default_node_id(hostname: str | None = None) -> int:
     """The node id nsqd derives from the hostname, so that a changed daemon keeps its id."""
-    digest = hashlib.md5((hostname or socket.gethostname()).encode(), usedforsecurity=False)
-    return zlib.crc32(digest.digest()) % _NODE_ID_COUNT
+    name = socket.gethostname() if hostname is None else hostname
+    digest = hashlib.md5(name.encode(), usedforsecurity=False).digest()
+    return zlib.crc32(digest) % _NODE_ID_COUNT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +102,9 @@ class Options:
     version: bool = flag(
         "version", False, BOOL, "print the version and exit", in_config=False, heading="General"
     )
-    config: str = flag("config", "", TEXT, "TOML file with more options", in_config=False)
+    config: str = flag(
+        "config", "", TEXT, "TOML file with more options", in_config=False, noun="file"
+    )
     log_level: LogLevel = flag(
         "log-level", LogLevel.INFO, LOG_LEVEL, "log this level and what is worse"
     )
@@ -123,15 +126,21 @@ class Options:
         TEXT,
         "host:port for clients; anything else is the path of a unix socket",
         heading="Addresses",
+        noun="address",
     )
     http_address: str = flag(
         "http-address",
         "0.0.0.0:4151",
         TEXT,
         "host:port or unix socket for HTTP; empty for none",
+        noun="address",
     )
     https_address: str = flag(
-        "https-address", "0.0.0.0:4152", TEXT, "host:port for HTTPS; needs --tls-cert and --tls-key"
+        "https-address",
+        "0.0.0.0:4152",
+        TEXT,
+        "host:port for HTTPS; needs --tls-cert and --tls-key",
+        noun="address",
     )
     broadcast_address: str = flag(
         "broadcast-address",
@@ -139,6 +148,7 @@ class Options:
         TEXT,
         "the name or address that nsqlookupd gives to consumers",
         default_text="the hostname",
+        noun="host",
     )
     broadcast_tcp_port: int = flag(
         "broadcast-tcp-port",
@@ -147,6 +157,7 @@ class Options:
         "the TCP port that nsqlookupd gives to consumers; 0 is the real one",
         minimum=0,
         maximum=_PORT_MAX,
+        noun="port",
     )
     broadcast_http_port: int = flag(
         "broadcast-http-port",
@@ -155,13 +166,15 @@ class Options:
         "the HTTP port that nsqlookupd gives out; 0 is the real one",
         minimum=0,
         maximum=_PORT_MAX,
+        noun="port",
     )
     lookupd_tcp_addresses: tuple[str, ...] = flag(
         "lookupd-tcp-address",
         (),
         TEXTS,
-        "TCP address of an nsqlookupd to register with",
+        "host:port of an nsqlookupd to register with; repeatable",
         toml_key="nsqlookupd_tcp_addresses",
+        noun="address",
     )
     topology_region: str = flag("topology-region", "", TEXT, "region this daemon is in")
     topology_zone: str = flag("topology-zone", "", TEXT, "zone this daemon is in")
@@ -173,6 +186,7 @@ class Options:
         "existing directory for queues and metadata",
         default_text="the current directory",
         heading="Queues and disk",
+        noun="directory",
     )
     mem_queue_size: int = flag(
         "mem-queue-size",
@@ -182,7 +196,12 @@ class Options:
         minimum=0,
     )
     max_bytes_per_file: int = flag(
-        "max-bytes-per-file", 100 * 2**20, INT, "bytes in a disk queue's file", minimum=1
+        "max-bytes-per-file",
+        100 * 2**20,
+        INT,
+        "bytes in a disk queue's file",
+        minimum=1,
+        noun="bytes",
     )
     sync_every: int = flag(
         "sync-every",
@@ -216,9 +235,11 @@ class Options:
         "longest msg-timeout a client may ask for, and longest time TOUCH can add up to",
         minimum=_SHORTEST_S,
     )
-    max_msg_size: int = flag("max-msg-size", 2**20, INT, "bytes in a message body", minimum=1)
+    max_msg_size: int = flag(
+        "max-msg-size", 2**20, INT, "bytes in a message body", minimum=1, noun="bytes"
+    )
     max_body_size: int = flag(
-        "max-body-size", 5 * 2**20, INT, "bytes in a command's body", minimum=1
+        "max-body-size", 5 * 2**20, INT, "bytes in a command's body", minimum=1, noun="bytes"
     )
     max_req_timeout_s: float = flag(
         "max-req-timeout", 3600.0, DURATION, "longest delay a REQ may ask for", minimum=0
@@ -246,6 +267,7 @@ class Options:
         INT,
         "largest output buffer a client may ask for, in bytes",
         minimum=1,
+        noun="bytes",
     )
     max_output_buffer_timeout_s: float = flag(
         "max-output-buffer-timeout",
@@ -276,12 +298,17 @@ class Options:
         "auth-http-address",
         (),
         TEXTS,
-        "host:port or URL of an auth server; with one, clients must AUTH",
+        "host:port or URL of an auth server; with one, clients must AUTH; repeatable",
         toml_key="auth_http_addresses",
         heading="Auth server and HTTP calls",
+        noun="address",
     )
     auth_http_request_method: str = flag(
-        "auth-http-request-method", "get", TEXT, "how to ask the auth server: get or post"
+        "auth-http-request-method",
+        "get",
+        TEXT,
+        "how to ask the auth server: get or post",
+        noun="get|post",
     )
     http_client_connect_timeout_s: float = flag(
         "http-client-connect-timeout",
@@ -298,20 +325,24 @@ class Options:
         minimum=_SHORTEST_S,
     )
 
-    tls_cert: str = flag("tls-cert", "", TEXT, "PEM file with the certificate", heading="TLS")
-    tls_key: str = flag("tls-key", "", TEXT, "PEM file with the private key")
+    tls_cert: str = flag(
+        "tls-cert", "", TEXT, "PEM file with the certificate", heading="TLS", noun="file"
+    )
+    tls_key: str = flag("tls-key", "", TEXT, "PEM file with the private key", noun="file")
     tls_client_auth_policy: str = flag(
         "tls-client-auth-policy",
         "",
         TEXT,
         "ask clients for a certificate: require (any) or require-verify (one that verifies);"
         " turns --tls-required on",
+        noun="require|require-verify",
     )
     tls_root_ca_file: str = flag(
         "tls-root-ca-file",
         "",
         TEXT,
         "PEM file with the authorities for client certificates and outgoing HTTPS",
+        noun="file",
     )
     tls_required: TLSRequired = flag(
         "tls-required",
@@ -337,6 +368,7 @@ class Options:
         TEXT,
         "UDP host:port of a statsd to push to; empty turns it off",
         heading="Statistics",
+        noun="address",
     )
     statsd_prefix: str = flag(
         "statsd-prefix", "nsq.%s", TEXT, "start of statsd keys; %s is this daemon's address"
@@ -348,7 +380,7 @@ class Options:
         "statsd-mem-stats", True, BOOL, "push memory and garbage collection figures too"
     )
     statsd_udp_packet_size: int = flag(
-        "statsd-udp-packet-size", 508, INT, "bytes in a statsd packet", minimum=1
+        "statsd-udp-packet-size", 508, INT, "bytes in a statsd packet", minimum=1, noun="bytes"
     )
     statsd_exclude_ephemeral: bool = flag(
         "statsd-exclude-ephemeral", False, BOOL, "leave out ephemeral topics and channels"
@@ -358,7 +390,7 @@ class Options:
         (),
         FLOATS,
         "percentiles of the time from publish to finish to keep, each above 0 and up to 1.0,"
-        " as in 1.0,0.99,0.95",
+        " as in 1.0,0.99,0.95; repeatable",
         toml_key="e2e_processing_latency_percentiles",
     )
     e2e_processing_latency_window_time_s: float = flag(
@@ -373,8 +405,9 @@ class Options:
         "enable-experiment",
         (),
         TEXTS,
-        f"turn on an experiment of NSQ; known: {TOPOLOGY_AWARE_CONSUMPTION}",
+        f"turn on an experiment of NSQ; repeatable; known: {TOPOLOGY_AWARE_CONSUMPTION}",
         heading="Experiments",
+        noun="name",
     )
 
     spin_poll_s: float = flag(
@@ -443,6 +476,8 @@ def check_limits(options: Options) -> None:
         raise OptionsError("--node-id must be [0,1024)")
     if options.tls_client_auth_policy not in {"", "require", "require-verify"}:
         raise OptionsError("--tls-client-auth-policy must be require or require-verify")
+    if not options.tcp_address:
+        raise OptionsError("--tcp-address must not be empty")
     flags.check_bounds(options)
 
 
@@ -467,7 +502,8 @@ def check_services(options: Options) -> None:
         raise OptionsError("--auth-http-request-method must be post or get")
     for percentile in options.e2e_processing_latency_percentiles:
         if not 0 < percentile <= 1:
-            raise OptionsError(f"invalid E2E processing latency percentile: {percentile:g}")
+            shown = str(percentile).removesuffix(".0")
+            raise OptionsError(f"invalid E2E processing latency percentile: {shown}")
 
 
 def check_options(options: Options) -> None:
