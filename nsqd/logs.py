@@ -13,6 +13,7 @@ import os
 import select
 import sys
 import time
+from datetime import datetime
 from typing import TextIO
 
 from nsqd.flags import Kind, special
@@ -20,7 +21,7 @@ from nsqd.flags import Kind, special
 # A pipe that polls as writable takes this many bytes without blocking.
 _CHUNK_BYTES = select.PIPE_BUF
 # How long a full pipe may delay the daemon, once, before lines are dropped.
-_PATIENCE_MS = 100
+PATIENCE_MS = 100
 
 
 class LogLevel(enum.IntEnum):
@@ -94,8 +95,8 @@ class LineFormatter(logging.Formatter):
 
 
 def _format_lines(prefix: str, created: float, level: str, text: str) -> str:
-    second = time.strftime("%Y/%m/%d %H:%M:%S", time.localtime(created))
-    header = f"{prefix}{second}.{int(created % 1 * 1e6):06d} {level}: "
+    local_time = datetime.fromtimestamp(created).strftime("%Y/%m/%d %H:%M:%S.%f")
+    header = f"{prefix}{local_time} {level}: "
     return "\n".join(header + line for line in text.splitlines() or [""])
 
 
@@ -112,16 +113,20 @@ def _level_word(stdlib_level: int) -> str:
 class StderrHandler(logging.Handler):
     """Writes lines to a stream, waits for a stuck reader once and briefly, and never raises.
 
-    Bytes go straight to the descriptor: a line left in Python's own buffer after a failed write
-    would fail again at exit and turn exit code 0 into 120.
+    Bytes go straight to the descriptor in chunks: only then does poll() know whether a write would
+    block, and nothing is left in a buffer to block or fail again at exit.
     """
 
     def __init__(self, stream: TextIO | None) -> None:
         super().__init__()
         self._stream = stream
         self._descriptor = _descriptor_of(stream)
+        self._poll = select.poll()
+        if self._descriptor is not None:
+            self._poll.register(self._descriptor, select.POLLOUT)
+        # Whether the reader was too slow for the last line, so that the next one does not wait.
         self._is_stuck = False
-        # Lines lost to a reader that did not keep up, since the last line that got through.
+        # Lines lost since the last one that got through.
         self._dropped_count = 0
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -129,47 +134,40 @@ class StderrHandler(logging.Handler):
             line = self.format(record)
         except (TypeError, ValueError, KeyError) as error:
             # A format string that does not fit its arguments is our bug; the log says so itself.
-            broken = logging.makeLogRecord(record.__dict__)
-            broken.msg, broken.args = f"cannot format {record.msg!r} {record.args!r}: {error}", None
-            line = self.format(broken)
-        if self._dropped_count and self._can_write(timeout_ms=0):
-            notice = logging.makeLogRecord({"levelno": logging.WARNING, "created": record.created})
-            notice.msg = f"log lines dropped count={self._dropped_count}"
-            self._dropped_count = 0
-            self.write(self.format(notice))
-        self.write(line)
-
-    def write(self, line: str) -> None:
-        """Writes one line, or drops what of it the reader does not take."""
-        if self._stream is None:
-            return
-        try:
-            if self._descriptor is None:
-                self._stream.write(line + "\n")
-                self._stream.flush()
-            else:
-                self._write_bytes((line + "\n").encode("utf-8", "backslashreplace"))
-        except (OSError, ValueError):
-            # Gone, closed or full, and there is no second place to complain in.
+            text = f"cannot format log message {record.msg!r} {record.args!r}: {error}"
+            line = self.format(_record(logging.ERROR, record.created, text))
+        if self._dropped_count:
+            text = f"log lines dropped count={self._dropped_count}"
+            if self.write(self.format(_record(logging.WARNING, record.created, text))):
+                self._dropped_count = 0
+        if not self.write(line):
             self._dropped_count += 1
 
-    def _write_bytes(self, line: bytes) -> None:
-        assert self._descriptor is not None
-        while line:
-            if not self._can_write(timeout_ms=0 if self._is_stuck else _PATIENCE_MS):
-                self._is_stuck = True
-                self._dropped_count += 1
-                return
-            self._is_stuck = False
-            line = line[os.write(self._descriptor, line[:_CHUNK_BYTES]) :]
-
-    def _can_write(self, *, timeout_ms: int) -> bool:
-        """Whether the descriptor takes a chunk, or will fail at once; a stream always does."""
-        if self._descriptor is None:
+    def write(self, line: str) -> bool:
+        """Writes one line; False if the reader did not take all of it."""
+        if self._stream is None:
             return True
-        poll = select.poll()
-        poll.register(self._descriptor, select.POLLOUT)
-        return bool(poll.poll(timeout_ms))
+        try:
+            if self._descriptor is not None:
+                data = (line + "\n").encode("utf-8", "backslashreplace")
+                return self._write_bytes(self._descriptor, data)
+            self._stream.write(line + "\n")
+            self._stream.flush()
+        except (OSError, ValueError):  # Gone, closed or full; there is no second place to complain.
+            return False
+        return True
+
+    def _write_bytes(self, descriptor: int, data: bytes) -> bool:
+        while data:
+            self._is_stuck = not self._poll.poll(0 if self._is_stuck else PATIENCE_MS)
+            if self._is_stuck:
+                return False
+            data = data[os.write(descriptor, data[:_CHUNK_BYTES]) :]
+        return True
+
+
+def _record(stdlib_level: int, created: float, text: str) -> logging.LogRecord:
+    return logging.makeLogRecord({"levelno": stdlib_level, "created": created, "msg": text})
 
 
 def _descriptor_of(stream: TextIO | None) -> int | None:
