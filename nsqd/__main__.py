@@ -1,0 +1,49 @@
+"""The nsqd command: argv to Options, logging, then the daemon; its result is the exit code.
+
+Exit codes: 0 for help, --version and a clean stop; 1 when nsqd cannot start; 2 for a wrong flag.
+"""
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable, Sequence
+
+from nsqd import logs
+from nsqd.flags import CommandLineExit, ConfigError, version_text
+from nsqd.options import Options
+
+logger = logging.getLogger(__name__)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs nsqd until it stops, and returns its exit code."""
+    try:
+        options = Options.from_argv(sys.argv[1:] if argv is None else argv)
+    except CommandLineExit as early:
+        print(early.text, file=sys.stderr)
+        return early.status
+    except ConfigError as error:
+        logs.fatal_line("nsqd", str(error), level=error.level)
+        return 1
+    if options.version:
+        print(version_text("nsqd"))
+        return 0
+    logs.configure(options.log_prefix, options.log_level)
+    # Imported late: a wrong flag or --version should not wait for the whole daemon to load.
+    from nsqd.daemon import run
+
+    return run(options, loop_factory=_find_loop_factory())
+
+
+def _find_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop if it is installed; None stands for asyncio's own loop."""
+    try:
+        import uvloop
+    except ImportError:
+        logger.warning("uvloop is not installed, using the slower event loop of asyncio")
+        return None
+    return uvloop.new_event_loop
+
+
+if __name__ == "__main__":
+    sys.exit(main())
