@@ -16,14 +16,21 @@ from email.utils import formatdate
 from typing import Any, Final, TypeAlias, cast
 
 from nsqd.transport.http_parser import (
-    CLOSE_LINE,
     FEED_SLICE_BYTES,
     BeforeHook,
     HttpLimits,
     Phase,
     RequestParser,
 )
-from nsqd.transport.http_routes import BAD_REQUEST, HttpError, Request, Response, Route, Router
+from nsqd.transport.http_routes import (
+    BAD_REQUEST,
+    HttpError,
+    Request,
+    Response,
+    Route,
+    Router,
+    answer,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +42,9 @@ FLUSH_BYTES: Final = 64 * 1024
 # why. So what is still coming is read and dropped for a while.
 LINGER_BYTES: Final = 16 * 1024 * 1024
 LINGER_TIMEOUT_S: Final = 5.0
+
+# Beyond the maximum, this many connections at a time are told why before they are closed.
+MAX_REFUSED_CONNECTIONS: Final = 64
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _REQUEST_TIMEOUT = Route.refusal(408, "REQUEST_TIMEOUT")
@@ -78,8 +88,16 @@ class HttpService:
         self._date_line = b""
         self._date_deadline = 0.0
 
-    def is_full(self) -> bool:
-        return self.max_connections is not None and len(self.connections) > self.max_connections
+    def excess_count(self) -> int:
+        """How many connections there are too many, those included that have been told so."""
+        return len(self.connections) - self.max_connections if self.max_connections else 0
+
+    def log(self, request: Request, response: Response, duration_s: float) -> None:
+        if not request.target.raw:
+            logger.warning("refused status=%d remote=%s", response.status, request.remote)
+        elif self.on_request is not None:
+            method, uri = request.method, request.uri
+            self.on_request(response.status, method, uri, request.remote, duration_s)
 
     def forget(self, connection: HttpConnection) -> None:
         self.connections.discard(connection)
@@ -104,6 +122,7 @@ class HttpConnection(asyncio.Protocol):
         "_future",
         "_is_ending",
         "_is_eof",
+        "_is_future_ours",
         "_is_reading_paused",
         "_is_write_paused",
         "_linger_bytes",
@@ -136,6 +155,7 @@ class HttpConnection(asyncio.Protocol):
         # The slow call under way, and the request it answers.
         self._future: asyncio.Future[Response] | None = None
         self._waiting: tuple[Request, float] | None = None
+        self._is_future_ours = False
         self._is_write_paused = False
         self._is_reading_paused = False
         self._is_eof = False
@@ -161,7 +181,10 @@ class HttpConnection(asyncio.Protocol):
         )
         service.connections.add(self)
         self._arm(self._time() + service.limits.idle_timeout_s)
-        if service.is_full():
+        excess_count = service.excess_count()
+        if excess_count > MAX_REFUSED_CONNECTIONS:
+            self._transport.abort()
+        elif excess_count > 0:
             self._parser.refuse(_TOO_MANY_CONNECTIONS)
             self._pump()
 
@@ -170,7 +193,7 @@ class HttpConnection(asyncio.Protocol):
             self._timer.cancel()
             self._timer = None
         future, self._future = self._future, None
-        if future is not None and isinstance(future, asyncio.Task):
+        if future is not None and self._is_future_ours:
             future.cancel()
         self._state = _State.CLOSING
         self._out.clear()
@@ -264,22 +287,25 @@ class HttpConnection(asyncio.Protocol):
     def _respond(self, request: Request) -> None:
         route = request.route
         started = 0.0 if route.is_quiet else time.perf_counter()
-        reply: Response | Awaitable[Response]
-        try:
-            reply = route.handler(request)
-            if reply.__class__ is not Response:
-                self._wait_for(request, cast(Awaitable[Response], reply), started)
-                return
-        except Exception as error:  # noqa: BLE001 - the boundary: a handler's crash is a 500
-            reply = self._explain(request, error)
-        self._reply(request, reply, started)
+        reply = answer(request, route.handler, request)
+        if isinstance(reply, Response):
+            self._reply(request, reply, started)
+        else:
+            self._wait_for(request, reply, started)
 
     def _wait_for(self, request: Request, reply: Awaitable[Response], started: float) -> None:
         """Let the rest of the connection wait for a slow call."""
-        future = asyncio.ensure_future(reply, loop=self._loop)
+        future = answer(request, self._schedule, reply)
+        if isinstance(future, Response):
+            self._reply(request, future, started)
+            return
         self._future = future
+        self._is_future_ours = future is not reply
         self._waiting = (request, started)
         future.add_done_callback(self._finish_waiting)
+
+    def _schedule(self, reply: Awaitable[Response]) -> asyncio.Future[Response]:
+        return asyncio.ensure_future(reply, loop=self._loop)
 
     def _finish_waiting(self, future: asyncio.Future[Response]) -> None:
         assert self._waiting is not None
@@ -287,26 +313,15 @@ class HttpConnection(asyncio.Protocol):
         self._waiting = None
         is_lost = self._future is None
         self._future = None
-        try:
-            reply = future.result()
-        except asyncio.CancelledError:
+        if future.cancelled():
             reply = Response.error(HttpError(503, "CANCELLED"), request.route.style)
-        except Exception as error:  # noqa: BLE001 - as in _respond
-            reply = self._explain(request, error)
+        else:
+            # Also if nobody waits for it any more: what went wrong has to be logged.
+            reply = answer(request, _get_response, future)
         if not is_lost:
             self._reply(request, reply, started)
             self._timed = None
             self._pump()
-
-    def _explain(self, request: Request, error: Exception) -> Response:
-        """The reply to a request whose handler has raised."""
-        if isinstance(error, AssertionError):
-            raise error
-        if not isinstance(error, HttpError):
-            uri = request.uri
-            logger.error("handler failed method=%s uri=%s", request.method, uri, exc_info=error)
-            error = HttpError(500, "INTERNAL_ERROR")
-        return Response.error(error, request.route.style)
 
     def _reply(self, request: Request, response: Response, started: float) -> None:
         service = self._service
@@ -315,19 +330,16 @@ class HttpConnection(asyncio.Protocol):
         parser = self._parser
         assert parser is not None
         if self._is_ending and not parser.ready:
-            request.connection_line = CLOSE_LINE
-        if not request.connection_line and request.raw_method != b"HEAD":
+            request.end_connection()
+        if not request.reply_lines and request.raw_method != b"HEAD":
             self._send(response.encode(style, date_line))
         else:
-            self._send(response.encode_head(style, date_line, request.connection_line))
+            self._send(response.encode_head(style, date_line, request.reply_lines))
             if request.raw_method != b"HEAD":
                 self._send(response.body)
-        if service.on_request is not None and not request.route.is_quiet:
-            duration_s = time.perf_counter() - started
-            service.on_request(
-                response.status, request.method, request.uri, request.remote, duration_s
-            )
-        if request.connection_line is CLOSE_LINE:
+        if not request.route.is_quiet:
+            service.log(request, response, time.perf_counter() - started)
+        if request.is_last:
             self._finish(parser)
 
     def _send(self, data: bytes) -> None:
@@ -439,6 +451,13 @@ class HttpConnection(asyncio.Protocol):
         else:
             parser.refuse(_REQUEST_TIMEOUT)
             self._pump()
+
+
+def _get_response(future: asyncio.Future[Response]) -> Response:
+    response: object = future.result()
+    if not isinstance(response, Response):
+        raise TypeError(f"a handler answered with {type(response).__name__}")
+    return response
 
 
 def _format_peer(peer: Any) -> str:

@@ -19,12 +19,9 @@ from typing import Final, NoReturn
 
 import httptools
 
-from nsqd.transport.http_routes import BAD_REQUEST, Request, Response, Route, Router, Target
+from nsqd.transport.http_routes import BAD_REQUEST, Request, Response, Route, Router, Target, answer
 
 FEED_SLICE_BYTES: Final = 16 * 1024
-
-CLOSE_LINE: Final = b"Connection: close\r\n"
-KEEP_ALIVE_LINE: Final = b"Connection: keep-alive\r\n"
 
 # Chunk lengths, extensions and trailers may take this many bytes for each byte of the body
 # (a chunk of one byte takes five), and as much as a head on top.
@@ -174,7 +171,7 @@ class RequestParser:
         self._request = None
         self._body = b""
         request.route = route
-        request.connection_line = CLOSE_LINE
+        request.end_connection()
         self.has_refused = True
         self.is_continue_due = False
         self.phase = Phase.BETWEEN
@@ -228,7 +225,7 @@ class RequestParser:
         if self._before is not None:
             route = self._run_before(request, self._before)
         if route.closes:
-            request.connection_line = CLOSE_LINE
+            request.end_connection()
         length = headers.get(b"content-length")
         if length is not None and int(length) > route.max_body_bytes:
             self._refuse_now(route.too_large)
@@ -275,7 +272,7 @@ class RequestParser:
         raise _Refused
 
     def _run_before(self, request: Request, before: BeforeHook) -> Route:
-        reply = before(request)
+        reply = answer(request, before, request)
         if reply is not None:
             request.route = Route.fixed(reply)
         return request.route
@@ -307,9 +304,9 @@ class RequestParser:
             self._is_upgrade = True
             return
         if not llhttp.should_keep_alive():
-            request.connection_line = CLOSE_LINE
+            request.end_connection()
         elif version == "1.0":
-            request.connection_line = KEEP_ALIVE_LINE
+            request.keep_connection()
         coding = headers.get(b"transfer-encoding")
         if version == "1.0":
             # Chunks came with 1.1; an older proxy in between would frame the body otherwise.

@@ -11,11 +11,14 @@ from __future__ import annotations
 import enum
 import html
 import json
+import logging
 import re
 import urllib.parse
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, TypeAlias, TypeVar, final
+
+logger = logging.getLogger(__name__)
 
 TEXT_CONTENT_TYPE: Final = "text/plain; charset=utf-8"
 JSON_CONTENT_TYPE: Final = "application/json; charset=utf-8"
@@ -29,6 +32,9 @@ DEFAULT_MAX_BODY_BYTES: Final = 64 * 1024
 MAX_CACHED_TARGETS: Final = 1024
 MAX_CACHED_TARGET_BYTES: Final = 512
 
+_BODILESS_STATUSES = frozenset((204, 304))
+_CLOSE_LINE = b"Connection: close\r\n"
+_KEEP_ALIVE_LINE = b"Connection: keep-alive\r\n"
 _BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _ABSOLUTE_FORM = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://[^/?]*")
 
@@ -74,14 +80,17 @@ class Response:
             content_type: left out of the reply when the body is empty.
 
         Raises:
-            ValueError: A header holds a line break, which would end it early.
+            ValueError: A header holds a line break, which would end it early, or the status
+                forbids the body.
         """
+        if body and status in _BODILESS_STATUSES:
+            raise ValueError(f"a body with status {status}")
         self.status = status
         self.body = body
         self.content_type = content_type
         self.headers = dict(headers or {})
-        if any("\r" in line or "\n" in line for pair in self.headers.items() for line in pair):
-            raise ValueError("line break in a header")
+        for name, value in self.headers.items():
+            _check_header(name, value)
         self._wire = b""
         self._wire_date: bytes | None = None
         self._wire_style = Style.V1
@@ -110,15 +119,16 @@ class Response:
         self._wire_style = style
         return self._wire
 
-    def encode_head(self, style: Style, date_line: bytes, connection_line: bytes = b"") -> bytes:
+    def encode_head(self, style: Style, date_line: bytes, more_lines: bytes = b"") -> bytes:
         """Status line and headers up to the blank line; the lines given end in CRLF."""
         lines = [f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}\r\n"]
         lines += [f"{name}: {value}\r\n" for name, value in self.headers.items()]
         if self.body:
             lines.append(f"Content-Type: {self.content_type}\r\n")
-        lines.append(f"Content-Length: {len(self.body)}\r\n")
+        if self.status not in _BODILESS_STATUSES:
+            lines.append(f"Content-Length: {len(self.body)}\r\n")
         head = "".join(lines).encode("latin-1")
-        return b"".join((head, style.value, date_line, connection_line, b"\r\n"))
+        return b"".join((head, style.value, date_line, more_lines, b"\r\n"))
 
 
 OK: Final = Response(body=b"OK")
@@ -161,11 +171,12 @@ class Request:
 
     __slots__ = (
         "body",
-        "connection_line",
         "headers",
+        "is_last",
         "is_tls",
         "raw_method",
         "remote",
+        "reply_lines",
         "route",
         "target",
     )
@@ -187,8 +198,29 @@ class Request:
         self.remote = remote
         self.is_tls = is_tls
         self.body = b""
-        # The Connection header that the reply must carry; empty where HTTP's default says it all.
-        self.connection_line = b""
+        # Header lines for the reply beyond those of the response; few requests have any.
+        self.reply_lines = b""
+        # Whether the connection ends with the reply.
+        self.is_last = False
+
+    def add_reply_header(self, name: str, value: str) -> None:
+        """Put a header on the reply, whoever makes it; meant for `before` hooks.
+
+        Raises:
+            ValueError: The header holds a line break.
+        """
+        _check_header(name, value)
+        self.reply_lines += f"{name}: {value}\r\n".encode("latin-1")
+
+    def keep_connection(self) -> None:
+        """Say in the reply that the connection stays open, where HTTP/1.0 would not expect it."""
+        self.reply_lines += _KEEP_ALIVE_LINE
+
+    def end_connection(self) -> None:
+        """Make the reply the last one on its connection, and say so in it."""
+        if not self.is_last:
+            self.is_last = True
+            self.reply_lines = self.reply_lines.replace(_KEEP_ALIVE_LINE, b"") + _CLOSE_LINE
 
     @property
     def method(self) -> str:
@@ -231,6 +263,9 @@ class Request:
         """
         return self.target.query.get(name)
 
+
+_Argument = TypeVar("_Argument")
+_Reply = TypeVar("_Reply")
 
 Handler: TypeAlias = Callable[[Request], Response | Awaitable[Response]]
 
@@ -395,6 +430,25 @@ class Router:
         return None
 
 
+def answer(
+    request: Request, call: Callable[[_Argument], _Reply], argument: _Argument
+) -> _Reply | Response:
+    """The outcome of a call on behalf of a request, or the reply to what it raised.
+
+    The one place where a request meets code that may fail in any way: `HttpError` is an answer,
+    a failed assertion passes through, all else is logged and answered with 500.
+    """
+    try:
+        return call(argument)
+    except HttpError as error:
+        return Response.error(error, request.route.style)
+    except AssertionError:
+        raise
+    except Exception:
+        logger.exception("handler failed method=%s uri=%s", request.method, request.uri)
+        return Response.error(HttpError(500, "INTERNAL_ERROR"), request.route.style)
+
+
 def parse_query(raw: bytes) -> dict[str, str]:
     """The first value of each parameter, by the rules of Go's url.ParseQuery.
 
@@ -409,6 +463,11 @@ def parse_query(raw: bytes) -> dict[str, str]:
             name, _, value = pair.partition(b"=")
             values.setdefault(_unescape(name), _unescape(value))
     return values
+
+
+def _check_header(name: str, value: str) -> None:
+    if any(end in text for end in "\r\n" for text in (name, value)):
+        raise ValueError(f"line break in header {name!r}")
 
 
 def _unescape(text: bytes) -> str:
