@@ -1,0 +1,351 @@
+"""TLS: contexts built from the options, and TLS as a codec around a connection's bytes.
+
+A connection turns to TLS in mid-stream, after IDENTIFY, and may compress inside it. So TLS is one
+more codec that takes bytes and returns bytes, like those of `nsqd.protocol.compression`; it needs
+no transport of its own.
+
+Two policies ask clients for certificates. `require-verify` is what OpenSSL does by itself.
+`require` wants any certificate, trusted or not, which Python's ssl module cannot express; see
+`_accept_any_certificate`.
+"""
+
+import _ssl
+import contextlib
+import ctypes
+import functools
+import re
+import ssl
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Final, cast
+
+# The most plain bytes one TLS record holds.
+_RECORD_BYTES: Final = 16_384
+_MIN_VERSIONS: Final[dict[str | int, ssl.TLSVersion | None]] = {
+    "": None,
+    0: None,
+    "tls1.0": ssl.TLSVersion.TLSv1,
+    "tls1.1": ssl.TLSVersion.TLSv1_1,
+    "tls1.2": ssl.TLSVersion.TLSv1_2,
+    "tls1.3": ssl.TLSVersion.TLSv1_3,
+    ssl.TLSVersion.TLSv1.value: ssl.TLSVersion.TLSv1,
+    ssl.TLSVersion.TLSv1_1.value: ssl.TLSVersion.TLSv1_1,
+    ssl.TLSVersion.TLSv1_2.value: ssl.TLSVersion.TLSv1_2,
+    ssl.TLSVersion.TLSv1_3.value: ssl.TLSVersion.TLSv1_3,
+}
+_Subject = tuple[tuple[tuple[str, str], ...], ...]
+_OPENSSL_SUITE: Final = re.compile(
+    r"(?:(ECDHE-ECDSA|ECDHE-RSA|DHE-RSA)-)?"
+    r"(?:AES(?P<bits>128|256)-(?P<mode>GCM-)?(?P<hash>SHA(?:256|384)?)|CHACHA20-POLY1305)"
+)
+_SOURCE_LINE: Final = re.compile(r"^\[SSL\] | \(_ssl\.c:\d+\)$")
+
+
+class TlsConfigError(Exception):
+    """The TLS options cannot be used; the text says why. Raised at start-up only."""
+
+
+def build_server_context(
+    cert: str, key: str, *, client_auth_policy: str, root_ca_file: str, min_version: str | int
+) -> ssl.SSLContext:
+    """Return the context for incoming connections, TCP and HTTPS.
+
+    Args:
+        cert: PEM file with the certificate and its chain.
+        key: PEM file with its private key, not encrypted.
+        client_auth_policy: "", "require" or "require-verify".
+        root_ca_file: PEM file with the authorities of client certificates; "" for the system's.
+        min_version: "tls1.0" to "tls1.3", or its number on the wire. Versions before 1.2 also need
+            an OpenSSL whose configuration lowers the security level; we never do.
+
+    Raises:
+        TlsConfigError: a file or value is bad, or this Python cannot do what the policy asks.
+    """
+    if client_auth_policy not in {"", "require", "require-verify"}:
+        raise TlsConfigError(f"unknown client auth policy {client_auth_policy!r}")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    _set_min_version(context, min_version)
+    _load_key_pair(context, cert, key)
+    if root_ca_file:
+        _load_authorities(context, root_ca_file)
+    elif client_auth_policy == "require-verify":
+        context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
+    if client_auth_policy:
+        context.verify_mode = ssl.CERT_REQUIRED
+    if client_auth_policy == "require":
+        _accept_any_certificate(context)
+        _prove_any_certificate_accepted(context, cert, key)
+    return context
+
+
+def build_client_context(root_ca_file: str, min_version: str | int) -> ssl.SSLContext:
+    """Return the context for our own https requests, which verifies the server.
+
+    Raises:
+        TlsConfigError: a file or value is bad.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    _set_min_version(context, min_version)
+    if root_ca_file:
+        _load_authorities(context, root_ca_file)
+    else:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    return context
+
+
+def describe_tls_error(error: ssl.SSLError) -> str:
+    """Return what went wrong in words, without the place in Python's source that str() adds."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"certificate verify failed: {error.verify_message}"
+    reason: str | None = getattr(error, "reason", None)
+    return reason.replace("_", " ").lower() if reason else _SOURCE_LINE.sub("", str(error))
+
+
+class TlsCodec:
+    """The server's end of one TLS connection, between its ciphertext and its plaintext.
+
+    Whatever a method returns or raises, `take_outgoing` may have bytes for the peer afterwards: the
+    handshake, an alert, a key update.
+    """
+
+    __slots__ = ("_incoming", "_object", "_outgoing", "handshake_done", "is_peer_closed",
+                 "peer_common_name")  # fmt: skip
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        """Wait for a ClientHello."""
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self.handshake_done = False
+        # The peer said that it will send no more; what we send may still arrive.
+        self.is_peer_closed = False
+        # Of the client's certificate; "" before the handshake, and if none was asked for.
+        self.peer_common_name = ""
+
+    def feed(self, data: bytes) -> bytes:
+        """Take ciphertext and return the plaintext that it completes; none during the handshake.
+
+        Raises:
+            ssl.SSLError: the peer broke the protocol or was refused; the codec is of no use any
+                more. Bytes that are no TLS at all leave nothing to send, so an error in the clear
+                may follow.
+        """
+        self._incoming.write(data)
+        if not self.handshake_done and not self._shake_hands():
+            return b""
+        pieces = []
+        try:
+            while piece := self._object.read(_RECORD_BYTES):
+                pieces.append(piece)
+        except ssl.SSLWantReadError:
+            pass
+        else:
+            self.is_peer_closed = True
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def encode(self, plaintext: bytes) -> bytes:
+        """Return the plaintext as records to send, after all that was left to send before."""
+        assert self.handshake_done, "application data before the end of the handshake"
+        rest = memoryview(plaintext)
+        while rest:
+            rest = rest[self._object.write(rest) :]
+        return self._outgoing.read()
+
+    def take_outgoing(self) -> bytes:
+        """Return what is to be sent, if anything."""
+        return self._outgoing.read() if self._outgoing.pending else b""
+
+    def close(self) -> bytes:
+        """Return the bytes that tell the peer that no more will come; it need not answer."""
+        if self.handshake_done:
+            # Usually "want read", as the peer's own farewell has not come. After a failure none can
+            # be written, and there is nobody to write it to.
+            with contextlib.suppress(ssl.SSLError):
+                self._object.unwrap()
+        return self.take_outgoing()
+
+    @property
+    def version(self) -> str:
+        """The protocol agreed on, such as `TLS1.3`."""
+        name = (self._object.version() or "").replace("TLSv", "TLS")
+        return "TLS1.0" if name == "TLS1" else name
+
+    @property
+    def cipher_suite(self) -> str:
+        """The suite agreed on: its IANA name, or `Unknown <number>` for TLS 1.3's, as nsqd says."""
+        cipher = self._object.cipher()
+        if cipher is None:
+            return ""
+        name = cipher[0]
+        match = _OPENSSL_SUITE.fullmatch(name)
+        if match is not None:
+            key_exchange = (match[1] or "RSA").replace("-", "_")
+            if match["bits"] is None:
+                return f"TLS_{key_exchange}_WITH_CHACHA20_POLY1305_SHA256"
+            mode = "GCM" if match["mode"] else "CBC"
+            return f"TLS_{key_exchange}_WITH_AES_{match['bits']}_{mode}_{match['hash']}"
+        numbers = {known["name"]: known["id"] for known in self._object.context.get_ciphers()}
+        return f"Unknown {numbers.get(name, 0) & 0xFFFF}"
+
+    def _shake_hands(self) -> bool:
+        try:
+            self._object.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        self.peer_common_name = _read_common_name(self._object)
+        self.handshake_done = True
+        return True
+
+
+def _read_common_name(connection: ssl.SSLObject) -> str:
+    try:
+        # The dict is filled in under both policies, since both set CERT_REQUIRED.
+        certificate = connection.getpeercert() or {}
+    except ValueError as error:
+        text = f"client certificate cannot be read: {error}"
+        raise ssl.SSLError(ssl.SSL_ERROR_SSL, text) from error
+    subject = cast(_Subject, certificate.get("subject", ()))
+    names = [
+        value
+        for relative_name in subject
+        for attribute, value in relative_name
+        if attribute == "commonName"
+    ]
+    # nsqd reports the last one.
+    return names[-1] if names else ""
+
+
+def _set_min_version(context: ssl.SSLContext, min_version: str | int) -> None:
+    if min_version not in _MIN_VERSIONS:
+        raise TlsConfigError(f"unknown TLS version {min_version!r}")
+    version = _MIN_VERSIONS[min_version]
+    if version is None:
+        return
+    with warnings.catch_warnings():
+        # nsqd's default is tls1.0. That Python calls it deprecated is no news to the user.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        context.minimum_version = version
+
+
+def _load_key_pair(context: ssl.SSLContext, cert: str, key: str) -> None:
+    _check_readable(cert)
+    _check_readable(key)
+    try:
+        context.load_cert_chain(cert, key, password=_refuse_encrypted_key)
+    except ssl.SSLError as error:
+        text = describe_tls_error(error)
+        raise TlsConfigError(f"certificate {cert} and key {key}: {text}") from error
+
+
+def _refuse_encrypted_key() -> str:
+    # Without this, OpenSSL asks for the password on the terminal.
+    raise TlsConfigError("the private key is encrypted")
+
+
+def _load_authorities(context: ssl.SSLContext, path: str) -> None:
+    _check_readable(path)
+    try:
+        context.load_verify_locations(path)
+    except ssl.SSLError as error:
+        raise TlsConfigError(f"authorities {path}: {describe_tls_error(error)}") from error
+
+
+def _check_readable(path: str) -> None:
+    # The ssl module's own errors do not name the file.
+    try:
+        with open(path, "rb"):
+            pass
+    except (OSError, ValueError) as error:
+        cause = error.strerror if isinstance(error, OSError) else str(error)
+        raise TlsConfigError(f"open {path}: {cause}") from error
+
+
+_VerifyCallback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+
+
+@functools.cache
+def _accept() -> Callable[..., int]:
+    # Cached because OpenSSL keeps a bare pointer to it: it must live as long as the process. Made
+    # on first use, as some hardened systems forbid the executable memory it needs.
+    return _VerifyCallback(lambda _store, _argument: 1)
+
+
+def _accept_any_certificate(context: ssl.SSLContext) -> None:
+    """Make OpenSSL take the client's certificate without verifying it.
+
+    With CERT_REQUIRED, OpenSSL refuses clients that send no certificate, and asks a callback about
+    those that do; the default callback verifies the chain. Python has no name for setting another
+    one, so we set it by ctypes, in the library that Python's own module uses, on the SSL_CTX that
+    is the first member of Python's context object. Both are checked before they are relied on.
+
+    Raises:
+        TlsConfigError: this Python is built another way.
+    """
+    if sys.implementation.name != "cpython":
+        raise TlsConfigError(f"client auth policy require: not possible on {sys.version}")
+    try:
+        library = ctypes.CDLL(getattr(_ssl, "__file__", None))
+        version_of_library = library.OpenSSL_version_num
+        get_options = library.SSL_CTX_get_options
+        set_callback = library.SSL_CTX_set_cert_verify_callback
+        callback = _accept()
+    except (OSError, AttributeError, MemoryError) as error:
+        raise TlsConfigError(
+            f"client auth policy require: not possible with this build of Python ({error})"
+        ) from error
+    version_of_library.restype = ctypes.c_ulong
+    get_options.argtypes = [ctypes.c_void_p]
+    get_options.restype = ctypes.c_uint64
+    set_callback.argtypes = [ctypes.c_void_p, _VerifyCallback, ctypes.c_void_p]
+    set_callback.restype = None
+
+    pointer = ctypes.c_void_p.from_address(id(context) + object.__basicsize__).value
+    is_pointer = pointer is not None and pointer > 0xFFFF and pointer % 8 == 0
+    if (
+        version_of_library() != ssl.OPENSSL_VERSION_NUMBER
+        or not is_pointer
+        or get_options(pointer) != context.options & 0xFFFF_FFFF_FFFF_FFFF
+    ):
+        raise TlsConfigError(
+            "client auth policy require: the ssl module of this Python is not laid out as expected"
+        )
+    set_callback(pointer, callback, None)
+
+
+def _prove_any_certificate_accepted(context: ssl.SSLContext, cert: str, key: str) -> None:
+    """Try the policy on ourselves: a client with the server's certificate, and one with none.
+
+    Raises:
+        TlsConfigError: the first is refused or the second is not.
+    """
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.verify_mode = ssl.CERT_NONE
+    refusal_without = _find_refusal(context, client)
+    client.load_cert_chain(cert, key, password=_refuse_encrypted_key)
+    refusal_with = _find_refusal(context, client)
+    if refusal_without is None or refusal_with is not None:
+        raise TlsConfigError(
+            "client auth policy require does not work with this build of Python:"
+            f" with a certificate {refusal_with}, without one {refusal_without}"
+        )
+
+
+def _find_refusal(context: ssl.SSLContext, client_context: ssl.SSLContext) -> ssl.SSLError | None:
+    """Return what the server says about such a client, or None if it shakes hands with it."""
+    server = TlsCodec(context)
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = client_context.wrap_bio(to_client, to_server)
+    for _ in range(3):  # TLS 1.2 needs two turns, TLS 1.3 as many for the client's certificate.
+        try:
+            with contextlib.suppress(ssl.SSLWantReadError):
+                client.do_handshake()
+            server.feed(to_server.read())
+        except ssl.SSLError as error:
+            return error
+        if server.handshake_done:
+            return None
+        to_client.write(server.take_outgoing())
+    return ssl.SSLError(ssl.SSL_ERROR_SSL, "the handshake does not end")
