@@ -1,0 +1,53 @@
+"""What can go wrong in a disk queue beyond `OSError`; each class says when it is raised.
+
+DiskQueueError
+ +-- RecordTooLargeError    the caller's record is outside the size limits
+ +-- QueueClosedError       the queue was closed or deleted
+ +-- CorruptMetadataError   a metadata file cannot be parsed
+ +-- CorruptSegmentError    a segment stops being a chain of records
+"""
+
+
+class DiskQueueError(Exception):
+    """The root of this package's own errors; never raised itself."""
+
+
+class RecordTooLargeError(DiskQueueError):
+    """Raised by `append` and `put` for a record outside the limits, before anything is written.
+
+    The text is go-diskqueue's, and it serves for records that are too small as well.
+    """
+
+    def __init__(self, size_bytes: int, min_record_bytes: int, max_record_bytes: int) -> None:
+        super().__init__(
+            f"invalid message write size ({size_bytes})"
+            f" minMsgSize={min_record_bytes} maxMsgSize={max_record_bytes}"
+        )
+        self.size_bytes = size_bytes
+
+
+class QueueClosedError(DiskQueueError):
+    """Raised by every operation on a queue that was closed or deleted; nsqd's text is `exiting`."""
+
+    def __init__(self) -> None:
+        super().__init__("exiting")
+
+
+class CorruptMetadataError(DiskQueueError):
+    """Raised when a metadata file is not `DEPTH\\nFILE,POS\\nFILE,POS\\n`.
+
+    `DiskQueue` answers it by scanning the segments, so only readers of single files see it.
+    """
+
+
+class CorruptSegmentError(DiskQueueError):
+    """Raised by `segment.iter_records` at the first byte that cannot start a record.
+
+    `DiskQueue` never raises it: there the rest of the segment is quarantined.
+    """
+
+    def __init__(self, path: str, offset: int, reason: str) -> None:
+        super().__init__(f"{path} at offset {offset}: {reason}")
+        self.path = path
+        self.offset = offset
+        self.reason = reason

@@ -1,0 +1,243 @@
+"""Names and texts of the files of a queue: the only place that knows "%06d.dat".
+
+    NAME.diskqueue.000042.dat                segment 42
+    NAME.diskqueue.000042.dat.bad            the same, found damaged: never read, never removed
+    NAME.diskqueue.meta.dat                  the positions, see Metadata
+    NAME.diskqueue.meta.dat.<random>.tmp     a metadata file that was being written
+
+NAME is a topic, or `topic:channel`. Functions here hold no state. Paths are plain strings, since a
+broker opens thousands of queues, and are never used as format strings: `%` may be part of one.
+"""
+
+import contextlib
+import os
+import random
+import re
+from dataclasses import dataclass, field
+
+from diskqueue.errors import CorruptMetadataError
+
+FILE_MODE = 0o600
+
+_FILE_NAME = re.compile(
+    r"(?P<name>.+)\.diskqueue\."
+    r"(?:(?P<number>\d{6,})\.dat(?P<bad>\.bad(?:\.\d+)?)?|meta\.dat(?P<temporary>\.\d+\.tmp)?)",
+    re.DOTALL,
+)
+# Nineteen digits hold every int64, which is what go-diskqueue scans.
+_METADATA = re.compile(rb"(-?\d{1,19})\s+(\d{1,19}),(\d{1,19})\s+(\d{1,19}),(\d{1,19})\s*")
+# A bound on the search for a free quarantine name.
+_MAX_QUARANTINE_NAMES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """The positions a queue persists; READ is the first record not finished, WRITE the end."""
+
+    depth: int
+    read_file: int
+    read_pos: int
+    write_file: int
+    write_pos: int
+
+    @property
+    def is_sane(self) -> bool:
+        """Whether the read position is not beyond the write position."""
+        return (self.read_file, self.read_pos) <= (self.write_file, self.write_pos)
+
+
+@dataclass(slots=True)
+class QueueFiles:
+    """The files of one queue as a directory listing shows them."""
+
+    name: str
+    has_metadata: bool = False
+    segments: dict[int, int] = field(default_factory=dict)  # number -> size in bytes
+    bad_files: list[str] = field(default_factory=list)
+    temporary_files: list[str] = field(default_factory=list)
+
+
+def segment_path(directory: str, name: str, number: int) -> str:
+    """The path of segment `number`."""
+    return f"{directory}/{name}.diskqueue.{number:06d}.dat"
+
+
+def metadata_path(directory: str, name: str) -> str:
+    """The path of the metadata file."""
+    return f"{directory}/{name}.diskqueue.meta.dat"
+
+
+def quarantine_path(path: str) -> str:
+    """The name a damaged segment gets: `.bad`, or `.bad.1` and so on if an older one has it.
+
+    Numbering can restart, so two damaged segments can claim one name; go-diskqueue would overwrite
+    the older, and with it what could still be salvaged.
+    """
+    candidate = f"{path}.bad"
+    for suffix in range(1, _MAX_QUARANTINE_NAMES):
+        if not os.path.lexists(candidate):
+            break
+        candidate = f"{path}.bad.{suffix}"
+    return candidate
+
+
+def split_queue_name(name: str) -> tuple[str, str | None]:
+    """The topic and channel of a queue; the channel is None for a topic's own queue."""
+    topic, separator, channel = name.partition(":")
+    return (topic, channel) if separator else (topic, None)
+
+
+def parse_segment_name(file_name: str) -> tuple[str, int] | None:
+    """The queue name and number if this names a segment that is in use, else None."""
+    match = _FILE_NAME.fullmatch(file_name)
+    if match is None or match["number"] is None or match["bad"]:
+        return None
+    return match["name"], int(match["number"])
+
+
+def list_queues(directory: str | os.PathLike[str]) -> dict[str, QueueFiles]:
+    """Every queue that has a file in the directory, by name.
+
+    Raises:
+        OSError: the directory cannot be listed.
+    """
+    queues: dict[str, QueueFiles] = {}
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            match = _FILE_NAME.fullmatch(entry.name)
+            if match is not None:
+                name = match["name"]
+                files = queues.get(name)
+                if files is None:
+                    files = queues[name] = QueueFiles(name)
+                _add_file(files, match, entry)
+    for files in queues.values():
+        files.segments = dict(sorted(files.segments.items()))
+        files.bad_files.sort()
+    return dict(sorted(queues.items()))
+
+
+def find_queue_files(directory: str, name: str) -> QueueFiles:
+    """The files of one queue; costs a listing of the whole directory.
+
+    Raises:
+        OSError: the directory cannot be listed.
+    """
+    files = QueueFiles(name)
+    prefix = f"{name}.diskqueue."
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.name.startswith(prefix):
+                match = _FILE_NAME.fullmatch(entry.name)
+                if match is not None and match["name"] == name:
+                    _add_file(files, match, entry)
+    files.segments = dict(sorted(files.segments.items()))
+    return files
+
+
+def _add_file(files: QueueFiles, match: re.Match[str], entry: os.DirEntry[str]) -> None:
+    if match["bad"]:
+        files.bad_files.append(entry.path)
+    elif match["number"] is not None:
+        # A running daemon may delete a segment between the listing and this look at it.
+        with contextlib.suppress(FileNotFoundError):
+            files.segments[int(match["number"])] = entry.stat().st_size
+    elif match["temporary"]:
+        files.temporary_files.append(entry.path)
+    else:
+        files.has_metadata = True
+
+
+def find_size(path: str) -> int | None:
+    """The size of a file, or None if there is none.
+
+    Raises:
+        OSError: the file may exist but cannot be looked at.
+    """
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return None
+
+
+def format_metadata(metadata: Metadata) -> bytes:
+    """The content of a metadata file."""
+    return (
+        f"{metadata.depth}\n{metadata.read_file},{metadata.read_pos}\n"
+        f"{metadata.write_file},{metadata.write_pos}\n"
+    ).encode("ascii")
+
+
+def parse_metadata(text: bytes) -> Metadata:
+    """The positions in a metadata file.
+
+    Raises:
+        CorruptMetadataError: this is not the text of one.
+    """
+    match = _METADATA.fullmatch(text)
+    if match is None:
+        raise CorruptMetadataError(f"not the text of a metadata file: {text[:80]!r}")
+    return Metadata(*map(int, match.groups()))
+
+
+def read_metadata(directory: str, name: str) -> Metadata | None:
+    """The persisted positions of a queue, or None if it has no metadata file.
+
+    Raises:
+        CorruptMetadataError: the file cannot be parsed.
+        OSError: the file cannot be read.
+    """
+    try:
+        with open(metadata_path(directory, name), "rb") as file:
+            text = file.read(4096)
+    except FileNotFoundError:
+        return None
+    return parse_metadata(text)
+
+
+def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
+    """Replaces a file whole and durably: a crash leaves the old content or the new.
+
+    Raises:
+        OSError: the file is as it was, unless the last step, the directory's fsync, failed.
+    """
+    path = os.fspath(path)
+    temporary = f"{path}.{random.getrandbits(62)}.tmp"
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+    try:
+        try:
+            write_all(fd, content, 0)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    fsync_directory(os.path.dirname(path) or ".")
+
+
+def write_all(fd: int, content: bytes | memoryview, position: int) -> None:
+    """Writes everything at a position of the file, normally with one call.
+
+    Raises:
+        OSError: a part of the content may have been written.
+    """
+    written = os.pwrite(fd, content, position)
+    while written < len(content):
+        # A short write means that the disk or a quota is almost full: the next one says so.
+        written += os.pwrite(fd, memoryview(content)[written:], position + written)
+
+
+def fsync_directory(directory: str) -> None:
+    """Makes creations, renames and deletions in the directory durable.
+
+    Raises:
+        OSError: they may not be.
+    """
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

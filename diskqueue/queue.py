@@ -1,0 +1,578 @@
+"""DiskQueue: a FIFO of opaque records in numbered segment files.
+
+Three positions, each a segment and an offset, never out of this order:
+
+    deleted |  finished   |  read, outstanding  |  unread        | not written
+    --------+-------------+---------------------+----------------+------------
+            ^ oldest file ^ committed           ^ read           ^ write
+                            (the READ of the       (memory only)
+                            metadata)
+
+* `append` moves the write position, and only after the bytes are in the file. A record goes into a
+  new segment if the current one is not empty and would grow beyond max_bytes_per_file by it.
+* `read` and `advance` move the read position and hand out ordinals; `advance` is a read by a caller
+  who still has the records in memory.
+* `commit` takes ordinals in any order. The committed position is that of the lowest ordinal not
+  committed (`window`), or the read position if there is none.
+* A sync makes the appended bytes durable and then persists the committed and the write position,
+  with the number of records between them as depth. Only then are segments before the committed
+  position deleted.
+
+So after a crash every record that was appended and not committed is found again; some that were
+committed may be found again too. Nothing else is: the write position on disk may be behind the
+file, never ahead of it.
+
+Invariants. Segments are a linked list from the committed one to the one being written, which alone
+has no successor and alone is appended to; a completed segment never changes. A position at the end
+of a completed segment and position 0 of the next are the same place, and only the latter is
+persisted, because go-diskqueue takes the former for damage. The segment being written may have no
+file yet, at position 0. A file is never written to unless its size was the write position.
+
+Damage (`segment` says what that is) ends its segment at that place: what stands before it is
+delivered, reading goes on with the next segment, and the file is renamed `.bad` once the records
+delivered from it are committed. If it is the segment being written, whole records that this process
+appended behind the damage are copied into the next segment first. A failed write leaves no trace:
+the file is cut back and the positions stay. A failed fsync ends the segment: the kernel may have
+dropped pages that it will not report again, so nothing more is put behind them.
+
+One thread owns the queue. `SyncJob.run` may work in another one; the lock is held by it and by
+`empty`, `close` and `delete`, which change the same files.
+"""
+
+import logging
+import os
+import threading
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+
+from diskqueue import layout
+from diskqueue.errors import CorruptSegmentError, QueueClosedError, RecordTooLargeError
+from diskqueue.reader import Reader
+from diskqueue.recovery import SegmentState, recover
+from diskqueue.segment import (
+    DEFAULT_MAX_RECORD_BYTES,
+    MIN_RECORD_BYTES,
+    PREFIX,
+    PREFIX_BYTES,
+    Limits,
+)
+from diskqueue.sync_job import FsyncTarget, SyncJob
+from diskqueue.window import Run, Window
+from diskqueue.writer import Writer
+
+# A queue whose records are all committed gives up a segment of this size at the next sync, and any
+# at close, instead of holding up to max_bytes_per_file of nothing.
+_MIN_FREED_BYTES = 4096
+_FREED_SHARE = 8
+
+_logger = logging.getLogger(__name__)
+
+
+class Batch:
+    """Records of one read; payload i is data[starts[i]:ends[i]], its ordinal first + i."""
+
+    __slots__ = ("data", "ends", "first", "starts")
+
+    def __init__(self, first: int, data: bytes, starts: list[int], ends: list[int]) -> None:
+        self.first = first
+        self.data = data
+        self.starts = starts
+        self.ends = ends
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __iter__(self) -> Iterator[bytes]:
+        data = self.data
+        return (data[start:end] for start, end in zip(self.starts, self.ends, strict=True))
+
+
+class DiskQueue:
+    """Records in the order they were appended, each at least once, across restarts and crashes."""
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        name: str,
+        *,
+        max_bytes_per_file: int = 100 * 1024 * 1024,
+        min_record_bytes: int = MIN_RECORD_BYTES,
+        max_record_bytes: int = DEFAULT_MAX_RECORD_BYTES,
+        logger: logging.Logger = _logger,
+    ) -> None:
+        """Opens the queue and recovers it; creates no file.
+
+        Raises:
+            OSError: a file of the queue cannot be read, or the directory is missing.
+        """
+        self.name = name
+        self._directory = os.fspath(directory)
+        self._limits = Limits(min_record_bytes, max_record_bytes)
+        self._logger = logger
+        self._freed_bytes = max(_MIN_FREED_BYTES, max_bytes_per_file // _FREED_SHARE)
+        self._is_open = True
+
+        found = recover(self._directory, name, self._limits, logger)
+        # The oldest segment with a record that is not committed.
+        self._oldest = found.read_segment
+        self._reader = Reader(
+            self._directory, name, found.read_segment, found.read_pos, self._limits
+        )
+        self._writer = Writer(
+            self._directory, name, found.write_segment, max_bytes_per_file, logger
+        )
+        self._window = Window()
+        self._unread_count = found.depth
+
+        # Wholly committed segments that a sync will delete.
+        self._retired = found.consumed
+        # The content of the metadata file, or None while that is unknown.
+        self._durable_text = found.durable_text
+        self._append_count = 0
+        self._commit_count = 0
+        # The sync under way, if any. Its `run` holds the lock.
+        self._job: SyncJob | None = None
+        self._lock = threading.Lock()
+        self._correct_depth_at_tail()
+
+    @property
+    def depth(self) -> int:
+        """Records appended and not read; after a crash an estimate, until the tail is reached."""
+        if self._unread_count > 0:
+            return self._unread_count
+        return 0 if self._is_at_tail() else 1
+
+    @property
+    def outstanding_count(self) -> int:
+        """Records from the committed position to the read position."""
+        return len(self._window)
+
+    @property
+    def disk_bytes(self) -> int:
+        """The size of all segments in use."""
+        return sum(segment.end for segment in self._segments())
+
+    @property
+    def segment_count(self) -> int:
+        """The number of segment files in use."""
+        return sum(segment.exists for segment in self._segments())
+
+    @property
+    def unsynced_count(self) -> int:
+        """Records appended or committed since the last sync that succeeded."""
+        return self._append_count + self._commit_count
+
+    def put(self, records: Iterable[bytes]) -> None:
+        """Appends payloads; `append` says what can go wrong."""
+        parts: list[bytes] = []
+        lengths: list[int] = []
+        for record in records:
+            parts += (PREFIX.pack(len(record)), record)
+            lengths.append(PREFIX_BYTES + len(record))
+        self.append(b"".join(parts), lengths)
+
+    def append(self, data: bytes, lengths: Sequence[int]) -> None:
+        """Appends records that already have their length prefixes: all of them or none.
+
+        Args:
+            data: the records back to back.
+            lengths: the size of each inside data, its prefix included.
+
+        Raises:
+            RecordTooLargeError: a record is outside the limits.
+            OSError: the write failed and nothing was appended. If the file could not even be cut
+                back, records of this call may be delivered after a crash.
+            QueueClosedError: the queue is closed.
+        """
+        if not self._is_open:
+            raise QueueClosedError
+        if not lengths:
+            return
+        limits = self._limits
+        if (
+            min(lengths) < limits.min_record_bytes + PREFIX_BYTES
+            or max(lengths) > limits.max_record_bytes + PREFIX_BYTES
+        ):
+            self._reject(lengths)
+        assert sum(lengths) == len(data), "the lengths do not add up to the data"
+        self._writer.append(data, lengths)
+        self._unread_count += len(lengths)
+        self._append_count += len(lengths)
+
+    def _reject(self, lengths: Sequence[int]) -> None:
+        limits = self._limits
+        for length in lengths:
+            size = length - PREFIX_BYTES
+            if not limits.min_record_bytes <= size <= limits.max_record_bytes:
+                raise RecordTooLargeError(size, limits.min_record_bytes, limits.max_record_bytes)
+
+    def read(self, max_records: int, max_bytes: int) -> Batch | None:
+        """The next unread records, or None if there are none.
+
+        At least one record, even if it is larger than max_bytes. Damage is dealt with, logged and
+        skipped.
+
+        Raises:
+            OSError: the disk cannot be read; nothing was skipped.
+            QueueClosedError: the queue is closed.
+        """
+        if not self._is_open:
+            raise QueueClosedError
+        reader = self._reader
+        # Ends: every turn that gives no batch leaves a segment for good.
+        while True:
+            segment = reader.segment
+            if reader.position >= segment.end:
+                if segment.next is None:
+                    self._correct_depth_at_tail()
+                    return None
+                reader.enter(segment.next)
+                continue
+            try:
+                data, starts, ends = reader.read(max_records, max_bytes)
+            except CorruptSegmentError as error:
+                self._abandon_damaged(segment, error)
+                continue
+            except FileNotFoundError:
+                self._abandon_missing(segment)
+                continue
+            first = self._window.next_ordinal
+            self._window.add(Run(segment, reader.buffer_pos - PREFIX_BYTES, first, offsets=starts))
+            self._unread_count -= len(starts)
+            if reader.position >= segment.end:
+                self._correct_depth_at_tail()
+            return Batch(first, data, starts, ends)
+
+    def advance(self, lengths: Sequence[int]) -> int:
+        """Counts the next unread records as read, for a caller who has them in memory.
+
+        Args:
+            lengths: the sizes of the records as given to `append`.
+
+        Returns the ordinal of the first.
+
+        Raises:
+            QueueClosedError: the queue is closed.
+        """
+        if not self._is_open:
+            raise QueueClosedError
+        reader = self._reader
+        first = self._window.next_ordinal
+        end = reader.position + sum(lengths)
+        if end > reader.segment.end:
+            self._advance_across_segments(lengths)
+        elif lengths:
+            self._window.add(Run(reader.segment, reader.position, first, lengths=lengths))
+            reader.position = end
+        self._unread_count -= len(lengths)
+        if reader.position >= reader.segment.end:
+            self._correct_depth_at_tail()
+        return first
+
+    def _advance_across_segments(self, lengths: Sequence[int]) -> None:
+        reader = self._reader
+        ends = list(accumulate(lengths))
+        done = index = 0
+        while index < len(ends):
+            segment = reader.segment
+            if reader.position >= segment.end:
+                assert segment.next is not None, "advanced beyond the write position"
+                reader.enter(segment.next)
+                continue
+            stop = bisect_right(ends, done + segment.end - reader.position, lo=index)
+            assert stop > index, "the lengths are not those of the next records"
+            run = Run(
+                segment, reader.position, self._window.next_ordinal, lengths=lengths[index:stop]
+            )
+            self._window.add(run)
+            reader.position += ends[stop - 1] - done
+            done = ends[stop - 1]
+            index = stop
+
+    def commit(self, ordinals: Iterable[int]) -> None:
+        """Declares records finished for good, in any order; what was emptied meanwhile is ignored.
+
+        Raises:
+            IndexError: an ordinal that was never handed out.
+            QueueClosedError: the queue is closed.
+        """
+        if not self._is_open:
+            raise QueueClosedError
+        self._commit_count += self._window.commit(ordinals)
+
+    def _is_at_tail(self) -> bool:
+        segment: SegmentState | None = self._reader.segment
+        position = self._reader.position
+        while segment is not None:
+            if position < segment.end:
+                return False
+            segment = segment.next
+            position = 0
+        return True
+
+    def _correct_depth_at_tail(self) -> None:
+        if self._unread_count != 0 and self._is_at_tail():
+            self._logger.warning(
+                "diskqueue depth corrected at the tail queue=%s depth=%d",
+                self.name,
+                self._unread_count,
+            )
+            self._unread_count = 0
+
+    def _abandon_damaged(self, segment: SegmentState, error: CorruptSegmentError) -> None:
+        """Ends a segment at its damage."""
+        rescued_bytes = 0
+        if segment is self._writer.segment:
+            rescued_bytes = self._writer.rescue_behind(error.offset, self._limits)
+        segment.end = error.offset
+        segment.damage = error.reason
+        self._logger.warning(
+            "diskqueue segment damaged file=%s offset=%d reason=%r rescued_bytes=%d"
+            " salvage=python -m diskqueue salvage %s.bad",
+            error.path,
+            error.offset,
+            error.reason,
+            rescued_bytes,
+            error.path,
+        )
+
+    def _abandon_missing(self, segment: SegmentState) -> None:
+        self._logger.warning(
+            "diskqueue segment missing, skipped file=%s", self._writer.path_of(segment)
+        )
+        if segment is self._writer.segment:
+            self._writer.start_new_segment()
+        segment.end = self._reader.position
+        segment.exists = False
+
+    def prepare_sync(self, *, with_metadata: bool = True) -> SyncJob | None:
+        """What a sync has to do at this moment, or None if that is nothing or a job is under way.
+
+        Args:
+            with_metadata: False makes the appended records durable and nothing else, for a third
+                of the fsyncs; after a crash they are found behind the write position.
+
+        Raises:
+            OSError: the process has no descriptors left.
+            QueueClosedError: the queue is closed.
+        """
+        if not self._is_open:
+            raise QueueClosedError
+        if self._job is not None:
+            return None
+        if with_metadata and self._writer.segment.end >= self._freed_bytes:
+            self._free_if_consumed()
+        job = self._make_job(with_metadata=with_metadata)
+        if not job.targets and not job.removals:
+            is_unused = self._durable_text is None and self.unsynced_count == 0
+            if job.text in (None, self._durable_text) or is_unused:
+                # Commits behind an unfinished record change nothing on disk.
+                self._append_count = 0
+                if with_metadata:
+                    self._commit_count = 0
+                return None
+        self._job = job
+        self._writer.has_new_files = False
+        return job
+
+    def complete_sync(self, job: SyncJob, error: OSError | None = None) -> None:
+        """Takes back a job after its `run` has ended, with the error if it raised one.
+
+        After an error everything the job covered is still unsynced.
+        """
+        job.release()
+        if job is not self._job:
+            return  # Overtaken by empty, close or delete.
+        self._job = None
+        if job.are_segments_durable:
+            for target in job.targets:
+                if target.state.end <= target.size_bytes:
+                    self._writer.release(target.state)
+        if error is None:
+            self._note_durable(job)
+            return
+        self._writer.has_new_files |= job.has_new_files
+        if job.text is not None:
+            self._durable_text = None
+        if not job.are_segments_durable:
+            self._writer.start_new_segment()
+
+    def _note_durable(self, job: SyncJob) -> None:
+        self._append_count -= job.append_count
+        if job.text is not None:
+            self._commit_count -= job.commit_count
+            self._durable_text = job.text
+            del self._retired[: len(job.removals)]
+
+    def sync(self) -> None:
+        """Makes durable what was appended and committed, and deletes what is no longer needed.
+
+        Raises:
+            OSError: it may not be durable.
+            QueueClosedError: the queue is closed.
+        """
+        job = self.prepare_sync()
+        if job is None:
+            return
+        try:
+            job.run()
+        except OSError as error:
+            self.complete_sync(job, error)
+            raise
+        self.complete_sync(job)
+
+    def _make_job(self, *, with_metadata: bool) -> SyncJob:
+        position = self._retire_committed()
+        job = SyncJob(
+            directory=self._directory,
+            metadata_path=layout.metadata_path(self._directory, self.name),
+            text=self._format_metadata(position) if with_metadata else None,
+            targets=[],
+            has_new_files=self._writer.has_new_files,
+            removals=list(self._retired) if with_metadata else [],
+            append_count=self._append_count,
+            commit_count=self._commit_count,
+            lock=self._lock,
+        )
+        job.removal_paths = [self._writer.path_of(segment) for segment in job.removals]
+        try:
+            for segment in self._writer.dirty:
+                path = self._writer.path_of(segment)
+                fd = self._writer.duplicate_fd(segment)
+                job.targets.append(FsyncTarget(segment, path, fd, segment.end))
+        except OSError:
+            job.release()
+            raise
+        return job
+
+    def _retire_committed(self) -> int:
+        """Takes wholly committed segments out of the list; the offset is that in the oldest."""
+        lowest = self._window.find_lowest()
+        if lowest is None:
+            lowest = (self._reader.segment, self._reader.position)
+        segment, position = lowest
+        # The end of a completed segment is persisted as the beginning of the next.
+        while position >= segment.end and segment.next is not None:
+            segment, position = segment.next, 0
+        while self._oldest is not segment:
+            assert self._oldest.next is not None
+            self._writer.release(self._oldest)
+            if self._oldest.exists:
+                self._retired.append(self._oldest)
+            self._oldest = self._oldest.next
+        return position
+
+    def _free_if_consumed(self) -> None:
+        """Completes the segment being written if all its records are committed, so that it goes."""
+        if len(self._window) == 0 and self._is_at_tail():
+            self._writer.start_new_segment()
+
+    def _format_metadata(self, position: int) -> bytes:
+        depth = len(self._window) + self.depth
+        write_segment = self._writer.segment
+        return layout.format_metadata(
+            layout.Metadata(
+                depth, self._oldest.number, position, write_segment.number, write_segment.end
+            )
+        )
+
+    def empty(self) -> None:
+        """Drops all records, read and unread, with their files and the metadata.
+
+        Segments found damaged are renamed, not removed. The numbering goes on, so that nothing that
+        could not be removed is taken for new.
+
+        Raises:
+            OSError: a file could not be removed. The queue is empty all the same, but the file's
+                records come back at the next start.
+            QueueClosedError: the queue is closed.
+        """
+        if not self._is_open:
+            raise QueueClosedError
+        with self._lock:
+            self._cancel_job()
+            segments = list(self._segments())
+            self._writer.discard()
+            self._retired = []
+            self._oldest = self._writer.segment
+            self._reader.enter(self._oldest)
+            self._window.clear()
+            self._unread_count = 0
+            self._append_count = self._commit_count = 0
+            self._durable_text = None
+            self._remove_files(segments)
+
+    def _remove_files(self, segments: list[SegmentState]) -> None:
+        """Removes segments from the oldest on, then the metadata that leads to them."""
+        failure: OSError | None = None
+        for segment in segments:
+            path = self._writer.path_of(segment)
+            try:
+                if segment.damage is not None:
+                    os.rename(path, layout.quarantine_path(path))
+                else:
+                    os.unlink(path)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                failure = failure or error
+        try:
+            os.unlink(layout.metadata_path(self._directory, self.name))
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            failure = failure or error
+        if failure is not None:
+            raise failure
+        layout.fsync_directory(self._directory)
+
+    def close(self) -> None:
+        """Makes everything durable, leaves exact metadata, and closes the files.
+
+        Outstanding records are unfinished: the next start delivers them again.
+
+        Raises:
+            OSError: the last sync failed; the queue is closed nevertheless.
+        """
+        if not self._is_open:
+            return
+        try:
+            with self._lock:
+                self._cancel_job()
+            self._free_if_consumed()
+            self._make_job(with_metadata=True).run()
+        finally:
+            self._close_files()
+
+    def delete(self) -> None:
+        """Drops all records and files, but quarantined ones, and closes the queue.
+
+        Raises:
+            OSError: a file could not be removed.
+        """
+        if not self._is_open:
+            return
+        try:
+            self.empty()
+        finally:
+            self._close_files()
+
+    def _close_files(self) -> None:
+        self._is_open = False
+        self._reader.close()
+        self._writer.close()
+
+    def _cancel_job(self) -> None:
+        """Makes a job that has not run yet do nothing; called with the lock held."""
+        if self._job is not None:
+            self._job.is_cancelled = True
+            self._job.release()
+            self._job = None
+
+    def _segments(self) -> Iterator[SegmentState]:
+        yield from self._retired
+        segment: SegmentState | None = self._oldest
+        while segment is not None:
+            yield segment
+            segment = segment.next

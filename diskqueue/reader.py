@@ -1,0 +1,99 @@
+"""The reading end of a queue: a position, and the piece of its segment that was read last.
+
+`DiskQueue` owns the one `Reader` of a queue and decides where it goes; what stands between the
+position and the segment's end never changes, so the piece in memory stays valid.
+"""
+
+import os
+
+from diskqueue import layout
+from diskqueue.errors import CorruptSegmentError
+from diskqueue.recovery import SegmentState
+from diskqueue.segment import PREFIX_BYTES, Limits, find_damage, read_record, split_records
+
+_READ_AHEAD_BYTES = 256 * 1024
+
+
+class Reader:
+    """Cuts the segment it stands in into records."""
+
+    __slots__ = (
+        "_buffer",
+        "_directory",
+        "_fd",
+        "_limits",
+        "_name",
+        "buffer_pos",
+        "position",
+        "segment",
+    )
+
+    def __init__(
+        self, directory: str, name: str, segment: SegmentState, position: int, limits: Limits
+    ) -> None:
+        self.segment = segment
+        self.position = position
+        # Where in the file the piece begins that `read` cut up last.
+        self.buffer_pos = 0
+        self._directory = directory
+        self._name = name
+        self._limits = limits
+        self._fd = -1
+        self._buffer = b""
+
+    def read(self, max_records: int, max_bytes: int) -> tuple[bytes, list[int], list[int]]:
+        """A piece of the segment, and where in it the payloads of the next records start and end.
+
+        At least one record, and if there are more, at most max_bytes with their prefixes. The
+        position moves behind them. It must be before the segment's end.
+
+        Raises:
+            CorruptSegmentError: there is no record here.
+            FileNotFoundError: the segment has no file.
+            OSError: the file cannot be read.
+        """
+        buffer = self._buffer
+        offset = self.position - self.buffer_pos
+        stop = min(offset + max_bytes, len(buffer))
+        starts, ends = split_records(buffer, offset, stop, max_records, self._limits)
+        if not starts:
+            buffer = self._fill(max_bytes)
+            stop = min(max_bytes, len(buffer))
+            starts, ends = split_records(buffer, 0, stop, max_records, self._limits)
+            if not starts:
+                buffer = self._read_one()
+                starts, ends = [PREFIX_BYTES], [len(buffer)]
+        self.position = self.buffer_pos + ends[-1]
+        return buffer, starts, ends
+
+    def enter(self, segment: SegmentState) -> None:
+        """Goes to the beginning of another segment."""
+        self.close()
+        self.segment = segment
+        self.position = 0
+
+    def close(self) -> None:
+        """Closes the file; the next read opens it again."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        self._buffer = b""
+        self.buffer_pos = 0
+
+    def _fill(self, max_bytes: int) -> bytes:
+        if self._fd < 0:
+            path = layout.segment_path(self._directory, self._name, self.segment.number)
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        size = min(max(max_bytes, _READ_AHEAD_BYTES), self.segment.end - self.position)
+        self._buffer = os.pread(self._fd, size, self.position)
+        self.buffer_pos = self.position
+        return self._buffer
+
+    def _read_one(self) -> bytes:
+        """The record at the position if it is one: larger than max_bytes, or than the limit."""
+        reason = find_damage(self._fd, self.position, self.segment.end, self._limits)
+        if reason is not None:
+            path = layout.segment_path(self._directory, self._name, self.segment.number)
+            raise CorruptSegmentError(path, self.position, reason)
+        self._buffer = read_record(self._fd, self.position)
+        return self._buffer

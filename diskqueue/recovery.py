@@ -1,0 +1,287 @@
+"""Finds out, when a queue is opened, which segments hold records and where to go on writing.
+
+The metadata file is believed if it can be read and if its read position is not beyond its write
+position. What it says is then compared with the files, and nothing on disk is ever overwritten:
+
+* the last segment is longer than WRITE_POS (the daemon was killed after its last sync), or there
+  are segments behind it: all of that is delivered, and writing starts in a new segment;
+* the last segment is shorter than WRITE_POS, or missing: writing starts in a new segment, since
+  writing on would leave a hole that later reads as damage;
+* segments are missing: they are skipped;
+* segments before READ_FILE (killed between the metadata and the deletion) are removed.
+
+Without usable metadata all segments that exist are delivered, and writing starts behind them. The
+caller owns what `recover` returns; this module has no state.
+"""
+
+import itertools
+import logging
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from diskqueue import layout, segment
+from diskqueue.errors import CorruptMetadataError
+
+# How far behind the last known segment to look for more when the directory is not listed. They are
+# consecutive unless a power cut took one.
+_PROBE_COUNT = 16
+# A longer range of segments is found by listing the directory instead of asking for each file.
+_MAX_PROBED_SPAN = 256
+# Records whose number no metadata tells are counted in about this many bytes and estimated beyond,
+# so that a huge backlog does not delay the start. 64 MiB take some 50 ms.
+_COUNT_BYTES = 64 * 1024 * 1024
+
+
+class SegmentState:
+    """What a queue knows of one of its segments; they are linked from the oldest to the newest."""
+
+    __slots__ = ("damage", "end", "exists", "fd", "is_dirty", "next", "number")
+
+    def __init__(self, number: int, end: int = 0, *, exists: bool = False) -> None:
+        self.number = number
+        # Where the readable content ends; in the segment being written, the write position.
+        self.end = end
+        # Why the content ends before the file does. Such a segment is renamed, never deleted.
+        self.damage: str | None = None
+        # The newest segment has a number before it has a file.
+        self.exists = exists
+        # Bytes were appended that no fsync covers yet.
+        self.is_dirty = False
+        # A completed segment keeps its descriptor until it was fsynced, or -1: an error of the
+        # disk is reported through a descriptor that was open when it happened.
+        self.fd = -1
+        self.next: SegmentState | None = None
+
+
+@dataclass(slots=True)
+class Recovered:
+    """The state a queue starts from."""
+
+    read_segment: SegmentState
+    read_pos: int
+    write_segment: SegmentState
+    depth: int
+    consumed: list[SegmentState]  # leftovers to delete
+    durable_text: bytes | None  # the metadata on disk, if it was usable
+
+
+def recover(directory: str, name: str, limits: segment.Limits, logger: logging.Logger) -> Recovered:
+    """Reads metadata and segments of a queue; changes nothing on disk but stale .tmp files.
+
+    Raises:
+        OSError: a file cannot be read, or the directory does not exist.
+    """
+    metadata = _read_usable_metadata(directory, name, logger)
+    if metadata is None:
+        return _recover_by_scan(directory, name, limits, logger)
+    return _Comparison(directory, name, metadata, limits, logger).result()
+
+
+def _read_usable_metadata(
+    directory: str, name: str, logger: logging.Logger
+) -> layout.Metadata | None:
+    try:
+        metadata = layout.read_metadata(directory, name)
+    except CorruptMetadataError as error:
+        logger.warning("diskqueue metadata unusable queue=%s error=%s", name, error)
+        return None
+    if metadata is not None and not metadata.is_sane:
+        logger.warning(
+            "diskqueue metadata unusable queue=%s error=read position beyond write position %s",
+            name,
+            metadata,
+        )
+        return None
+    return metadata
+
+
+def _recover_by_scan(
+    directory: str, name: str, limits: segment.Limits, logger: logging.Logger
+) -> Recovered:
+    files = layout.find_queue_files(directory, name)
+    for path in files.temporary_files:
+        os.unlink(path)
+    states = [SegmentState(number, size, exists=True) for number, size in files.segments.items()]
+    if states:
+        logger.warning(
+            "diskqueue recovered without metadata queue=%s segments=%d", name, len(states)
+        )
+    write_segment = SegmentState(states[-1].number + 1 if states else 0)
+    states.append(write_segment)
+    _link(states)
+    return Recovered(
+        read_segment=states[0],
+        read_pos=0,
+        write_segment=write_segment,
+        depth=_count_records(directory, name, ((state, 0) for state in states[:-1]), limits),
+        consumed=[],
+        durable_text=None,
+    )
+
+
+class _Comparison:
+    """What the metadata says against what the directory holds."""
+
+    def __init__(
+        self,
+        directory: str,
+        name: str,
+        metadata: layout.Metadata,
+        limits: segment.Limits,
+        logger: logging.Logger,
+    ) -> None:
+        self._directory = directory
+        self._name = name
+        self._metadata = metadata
+        self._limits = limits
+        self._logger = logger
+        self._sizes = self._find_sizes()
+
+    def result(self) -> Recovered:
+        metadata = self._metadata
+        consumed = [
+            SegmentState(number, size, exists=True)
+            for number, size in self._sizes.items()
+            if number < metadata.read_file
+        ]
+        states = [
+            SegmentState(number, size, exists=True)
+            for number, size in self._sizes.items()
+            if number >= metadata.read_file
+        ]
+        self._report_missing(states)
+        stale = self._find_stale(states)
+        write_segment = self._choose_write_segment(states)
+        if not states or states[-1] is not write_segment:
+            states.append(write_segment)
+        _link(states)
+
+        read_pos = metadata.read_pos if states[0].number == metadata.read_file else 0
+        if states[0] is not write_segment and read_pos > states[0].end:
+            # Nothing behind the read position is left of this file. It goes to quarantine, not to
+            # the bin: somebody will want to know what happened to it.
+            states[0].damage = "the file is shorter than the read position"
+            read_pos = states[0].end
+        return Recovered(
+            read_segment=states[0],
+            read_pos=read_pos,
+            write_segment=write_segment,
+            depth=metadata.depth + _count_records(self._directory, self._name, stale, self._limits),
+            consumed=consumed,
+            durable_text=layout.format_metadata(metadata),
+        )
+
+    def _find_sizes(self) -> dict[int, int]:
+        """Sizes by number, ascending; without a listing in the usual case.
+
+        A start may open thousands of queues in one directory, and listing it for each would take
+        quadratic time.
+        """
+        first, last = self._metadata.read_file, self._metadata.write_file
+        if last - first > _MAX_PROBED_SPAN:
+            return layout.find_queue_files(self._directory, self._name).segments
+        sizes: dict[int, int] = {}
+        below = first
+        while below > 0 and self._find_size(below - 1) is not None:
+            below -= 1
+        for number in range(below, last + 1):
+            size = self._find_size(number)
+            if size is not None:
+                sizes[number] = size
+        number = last
+        while number - last < _PROBE_COUNT:
+            number += 1
+            size = self._find_size(number)
+            if size is not None:
+                sizes[number] = size
+                last = number
+        return sizes
+
+    def _find_size(self, number: int) -> int | None:
+        return layout.find_size(layout.segment_path(self._directory, self._name, number))
+
+    def _report_missing(self, states: list[SegmentState]) -> None:
+        metadata = self._metadata
+        expected = metadata.write_file - metadata.read_file + (metadata.write_pos > 0)
+        found = sum(
+            state.number < metadata.write_file + (metadata.write_pos > 0) for state in states
+        )
+        is_drained = (metadata.read_file, metadata.read_pos) == (
+            metadata.write_file,
+            metadata.write_pos,
+        )
+        if found < expected and not is_drained:
+            self._logger.warning(
+                "diskqueue segments missing, skipped queue=%s expected=%d found=%d",
+                self._name,
+                expected,
+                found,
+            )
+
+    def _find_stale(self, states: list[SegmentState]) -> list[tuple[SegmentState, int]]:
+        """The regions written after the metadata: (segment, offset where its news begins)."""
+        metadata = self._metadata
+        stale = [(state, 0) for state in states if state.number > metadata.write_file]
+        for state in states:
+            if state.number == metadata.write_file and state.end > metadata.write_pos:
+                stale.insert(0, (state, metadata.write_pos))
+        if stale:
+            self._logger.warning(
+                "diskqueue metadata older than the segments, recovering queue=%s"
+                " metadata=%d,%d file=%d size=%d",
+                self._name,
+                metadata.write_file,
+                metadata.write_pos,
+                stale[-1][0].number,
+                stale[-1][0].end,
+            )
+        return stale
+
+    def _choose_write_segment(self, states: list[SegmentState]) -> SegmentState:
+        """Where the next record goes: behind everything that exists, and never into a hole."""
+        metadata = self._metadata
+        last = states[-1] if states else None
+        if last is None or last.number < metadata.write_file:
+            # The segment is missing. At position 0 it was never made, and its number is free.
+            is_unused = metadata.write_pos == 0
+            return SegmentState(metadata.write_file + (0 if is_unused else 1))
+        if last.number == metadata.write_file and last.end == metadata.write_pos:
+            return last
+        if last.number == metadata.write_file and last.end < metadata.write_pos:
+            self._logger.warning(
+                "diskqueue segment shorter than the write position, data lost"
+                " queue=%s file=%d size=%d write_pos=%d",
+                self._name,
+                last.number,
+                last.end,
+                metadata.write_pos,
+            )
+        return SegmentState(last.number + 1)
+
+
+def _link(states: list[SegmentState]) -> None:
+    for older, newer in itertools.pairwise(states):
+        older.next = newer
+
+
+def _count_records(
+    directory: str,
+    name: str,
+    regions: Iterable[tuple[SegmentState, int]],
+    limits: segment.Limits,
+) -> int:
+    """How many records stand between each offset and the end of its segment."""
+    count = counted_bytes = uncounted_bytes = 0
+    for state, start in regions:
+        if counted_bytes >= _COUNT_BYTES:
+            uncounted_bytes += state.end - start
+            continue
+        result = segment.walk(
+            layout.segment_path(directory, name, state.number), start, state.end, limits
+        )
+        count += result.record_count
+        counted_bytes += state.end - start
+    if uncounted_bytes and count:
+        count += uncounted_bytes * count // counted_bytes
+    return count

@@ -1,0 +1,201 @@
+"""One segment file: records back to back, each an int32 big-endian length and that many bytes.
+
+Everything here only reads. Two levels: `split_records` cuts a piece of a segment that is in memory
+(the hot loop of `DiskQueue.read`), and `iter_records` / `walk` go through a file, for other
+programs. A file has no checksum, so damage is a length that cannot be one. A length L at position p
+of a segment whose content ends at `end` is believed when
+
+* L is at least `min_record_bytes`, and the record fits: p + 4 + L <= end; and
+* L is at most `max_record_bytes`, or the record ends where another believable one begins, or at
+  `end` exactly.
+
+The second rule lets records pass that were written under a higher --max-msg-size (go-diskqueue
+takes them for damage and drops the rest of their segment), while a flipped bit in a length, which
+leads into the middle of another record, is still seen.
+"""
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from diskqueue.errors import CorruptSegmentError
+
+PREFIX = struct.Struct(">i")
+PREFIX_BYTES = PREFIX.size
+# The header of a message; a record of exactly this size has an empty body.
+MIN_RECORD_BYTES = 26
+DEFAULT_MAX_RECORD_BYTES = 1024 * 1024 + MIN_RECORD_BYTES
+
+_READ_BYTES = 1024 * 1024
+# Below this many records the loop is as fast as proving that they all have one size.
+_MIN_UNIFORM_COUNT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The sizes a record's payload can have."""
+
+    min_record_bytes: int = MIN_RECORD_BYTES
+    max_record_bytes: int = DEFAULT_MAX_RECORD_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """What a walk over a segment found: whole records up to `end`, then nothing or damage."""
+
+    record_count: int
+    end: int
+    damage: str | None
+
+
+def split_records(
+    data: bytes, position: int, stop: int, max_records: int, limits: Limits
+) -> tuple[list[int], list[int]]:
+    """The starts and ends of the payloads of the whole records in data[position:stop].
+
+    Ends early, perhaps at once, at the first record that is cut off by `stop` or whose length is
+    outside the limits; `find_damage` then tells which.
+    """
+    if position + PREFIX_BYTES > stop:
+        return [], []
+    (length,) = PREFIX.unpack_from(data, position)
+    if limits.min_record_bytes <= length <= limits.max_record_bytes:
+        stride = PREFIX_BYTES + length
+        count = min((stop - position) // stride, max_records)
+        if count >= _MIN_UNIFORM_COUNT and _is_uniform(data, position, stride, count):
+            end = position + stride * count
+            return (
+                list(range(position + PREFIX_BYTES, end, stride)),
+                list(range(position + stride, end + 1, stride)),
+            )
+    return _split_mixed(data, position, stop, max_records, limits)
+
+
+def _is_uniform(data: bytes, position: int, stride: int, count: int) -> bool:
+    """Whether `count` records of one size stand at `position`.
+
+    The first prefix leads to the second and so on, so equal prefixes at equal distances are a
+    proof, not a guess. Mixed sizes almost always fail at the first of the four comparisons.
+    """
+    end = position + stride * count
+    return all(
+        data[position + byte : end : stride] == data[position + byte : position + byte + 1] * count
+        for byte in (3, 2, 1, 0)
+    )
+
+
+def _split_mixed(
+    data: bytes, position: int, stop: int, max_records: int, limits: Limits
+) -> tuple[list[int], list[int]]:
+    starts: list[int] = []
+    ends: list[int] = []
+    unpack_from = PREFIX.unpack_from
+    min_bytes = limits.min_record_bytes
+    max_bytes = limits.max_record_bytes
+    last_prefix = stop - PREFIX_BYTES
+    while position <= last_prefix and max_records > 0:
+        (length,) = unpack_from(data, position)
+        start = position + 4
+        position = start + length
+        if position > stop or not min_bytes <= length <= max_bytes:
+            break
+        starts.append(start)
+        ends.append(position)
+        max_records -= 1
+    return starts, ends
+
+
+def find_damage(fd: int, position: int, end: int, limits: Limits) -> str | None:
+    """Why no record stands at `position` of a segment that ends at `end`, or None if one does.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    end = min(end, os.fstat(fd).st_size)
+    reason: str | None = None
+    # Ends: every turn but the last moves on by more than max_record_bytes.
+    while True:
+        available = end - position
+        prefix = os.pread(fd, PREFIX_BYTES, position) if available >= PREFIX_BYTES else b""
+        if len(prefix) < PREFIX_BYTES:
+            return reason or f"the segment ends inside a record, after {max(available, 0)} bytes"
+        (length,) = PREFIX.unpack(prefix)
+        if length < limits.min_record_bytes:
+            return reason or f"invalid record size ({length})"
+        if length > available - PREFIX_BYTES:
+            return reason or f"a record of {length} bytes runs past the end of the segment"
+        position += PREFIX_BYTES + length
+        if length <= limits.max_record_bytes or position == end:
+            return None
+        # Above the present limit: believed only if what follows is a record too.
+        reason = reason or f"invalid record size ({length})"
+
+
+def walk(path: str, start: int = 0, end: int | None = None, limits: Limits | None = None) -> Walk:
+    """Counts the whole records between two offsets of a file.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    count = 0
+    position = start
+    try:
+        for offset, _, starts, ends in _iter_pieces(path, start, end, limits or Limits()):
+            count += len(starts)
+            position = offset + ends[-1]
+    except CorruptSegmentError as error:
+        return Walk(count, error.offset, error.reason)
+    return Walk(count, position, None)
+
+
+def iter_records(
+    path: str, start: int = 0, end: int | None = None, limits: Limits | None = None
+) -> Iterator[tuple[int, bytes]]:
+    """The offset and payload of each record between two offsets of a file.
+
+    Args:
+        start: the offset of a record, not of any byte.
+        end: where the content ends; of a live queue's last segment, the write position of the
+            metadata and not a byte more. The end of the file if None.
+
+    Raises:
+        CorruptSegmentError: the chain breaks; every record before that place has been yielded.
+        OSError: the file cannot be read.
+    """
+    for offset, data, starts, ends in _iter_pieces(path, start, end, limits or Limits()):
+        for payload_start, payload_end in zip(starts, ends, strict=True):
+            yield offset + payload_start - PREFIX_BYTES, data[payload_start:payload_end]
+
+
+def _iter_pieces(
+    path: str, position: int, end: int | None, limits: Limits
+) -> Iterator[tuple[int, bytes, list[int], list[int]]]:
+    """Yields (offset of the piece, piece, payload starts, payload ends), never without a record."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if end is None:
+            end = os.fstat(fd).st_size
+        while position < end:
+            data = os.pread(fd, min(_READ_BYTES, end - position), position)
+            starts, ends = split_records(data, 0, len(data), len(data), limits)
+            if not starts:
+                reason = find_damage(fd, position, end, limits)
+                if reason is not None:
+                    raise CorruptSegmentError(path, position, reason)
+                data = read_record(fd, position)
+                starts, ends = [PREFIX_BYTES], [len(data)]
+            yield position, data, starts, ends
+            position += ends[-1]
+    finally:
+        os.close(fd)
+
+
+def read_record(fd: int, position: int) -> bytes:
+    """One record with its prefix; the caller knows from `find_damage` that it is whole.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    (length,) = PREFIX.unpack(os.pread(fd, PREFIX_BYTES, position))
+    return os.pread(fd, PREFIX_BYTES + length, position)

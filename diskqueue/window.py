@@ -1,0 +1,130 @@
+"""The window between what was read and what is finished.
+
+Every record that is read gets an ordinal; ordinals are consecutive. Records are finished in any
+order, so the window keeps a done mark for each, and the persisted read position is that of the
+lowest ordinal without one. Positions are kept per run of records (what one `read` or `advance`
+handed out) in four bytes per record, because only a sync asks for one and a single record that is
+never finished may hold millions behind it.
+
+    ordinal   base        lowest                       next
+              |           |                            |
+    done      1 1 1 1 1 1 0 1 1 0 0 1 1 0 0 0 0 0 0 0 0
+              `- trimmed away in large steps
+"""
+
+from array import array
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from diskqueue.recovery import SegmentState
+
+# Done marks are removed in steps of at least this many, so that it costs nothing per record.
+_TRIM_COUNT = 4096
+
+
+class Run:
+    """Records that stand one behind the other in one segment."""
+
+    __slots__ = ("count", "first", "lengths", "offsets", "origin", "segment")
+
+    def __init__(
+        self,
+        segment: SegmentState,
+        origin: int,
+        first: int,
+        *,
+        lengths: Sequence[int] = (),
+        offsets: Sequence[int] = (),
+    ) -> None:
+        """Notes either where the records begin, counted from `origin`, or the size of each."""
+        self.segment = segment
+        self.origin = origin
+        self.first = first
+        self.offsets = array("I", offsets)
+        self.lengths = array("I", lengths)
+        self.count = len(offsets) or len(lengths)
+
+    def position_of(self, ordinal: int) -> int:
+        """Where in the segment the record begins."""
+        index = ordinal - self.first
+        if self.offsets:
+            return self.origin + self.offsets[index]
+        return self.origin + sum(self.lengths[:index])
+
+
+class Window:
+    """The records that were read and, from the lowest one on, are not all finished."""
+
+    __slots__ = ("_base", "_done", "_low", "_runs", "next_ordinal")
+
+    def __init__(self) -> None:
+        self.next_ordinal = 0
+        self._base = 0
+        self._done = bytearray()
+        # Everything before this index is done: where the search for the lowest goes on.
+        self._low = 0
+        self._runs: deque[Run] = deque()
+
+    def __len__(self) -> int:
+        """The number of records from the lowest unfinished one on."""
+        return len(self._done) - self._find_low()
+
+    def add(self, run: Run) -> None:
+        """Takes up records that were just read."""
+        assert run.first == self.next_ordinal
+        self.next_ordinal += run.count
+        self._done += bytes(run.count)
+        self._runs.append(run)
+
+    def commit(self, ordinals: Iterable[int]) -> int:
+        """Marks records as done, and returns how many of the ordinals were in the window.
+
+        Raises:
+            IndexError: an ordinal that was never handed out.
+        """
+        done = self._done
+        base = self._base
+        count = 0
+        for ordinal in ordinals:
+            index = ordinal - base
+            if index >= 0:
+                done[index] = 1
+                count += 1
+        if len(done) >= _TRIM_COUNT:
+            self._trim()
+        return count
+
+    def find_lowest(self) -> tuple[SegmentState, int] | None:
+        """The position of the lowest record that is not done, or None if all are."""
+        low = self._find_low()
+        if low == len(self._done):
+            return None
+        ordinal = self._base + low
+        runs = self._runs
+        while runs[0].first + runs[0].count <= ordinal:
+            runs.popleft()
+        return runs[0].segment, runs[0].position_of(ordinal)
+
+    def clear(self) -> None:
+        """Voids everything outstanding; later commits of it are ignored."""
+        self._base = self.next_ordinal
+        self._done.clear()
+        self._low = 0
+        self._runs.clear()
+
+    def _find_low(self) -> int:
+        low = self._done.find(0, self._low)
+        if low < 0:
+            low = len(self._done)
+        self._low = low
+        return low
+
+    def _trim(self) -> None:
+        low = self._find_low()
+        if low >= _TRIM_COUNT:
+            del self._done[:low]
+            self._base += low
+            self._low = 0
+            runs = self._runs
+            while runs and runs[0].first + runs[0].count <= self._base:
+                runs.popleft()

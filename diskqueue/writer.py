@@ -1,0 +1,284 @@
+"""The writing end of a queue: the newest segment, and the rule when to begin another.
+
+`DiskQueue` owns the one `Writer` of a queue. The write position is `SegmentState.end`, and every
+write names its offset, so what a failed write left behind is overwritten if it cannot be cut off.
+"""
+
+import contextlib
+import logging
+import os
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+
+from diskqueue import layout
+from diskqueue.recovery import SegmentState
+from diskqueue.segment import Limits, walk
+
+_COPY_BYTES = 1024 * 1024
+# Completed segments that wait for their fsync with the descriptor open; more are opened again then.
+_MAX_HELD_FDS = 8
+# Known starts of records in the segment being written: at least this far apart, at most so many.
+_MARK_GAP_BYTES = 4096
+_MAX_MARKS = 256
+
+
+class Writer:
+    """Appends to the newest segment. An operation that raises has changed nothing."""
+
+    def __init__(
+        self,
+        directory: str,
+        name: str,
+        segment: SegmentState,
+        max_bytes_per_file: int,
+        logger: logging.Logger,
+    ) -> None:
+        self.segment = segment
+        # Segments with appended bytes that no fsync covers yet, oldest first.
+        self.dirty: list[SegmentState] = []
+        # Files were created since the directory was last made durable.
+        self.has_new_files = False
+        self._directory = directory
+        self._name = name
+        self._max_bytes_per_file = max_bytes_per_file
+        self._logger = logger
+        self._fd = -1
+        # Offsets where this process began an append: from these a reader can go on after damage.
+        self._marks = [segment.end]
+        self._mark_gap_bytes = _MARK_GAP_BYTES
+
+    def append(self, data: bytes, lengths: Sequence[int]) -> None:
+        """Appends whole records, with one write unless they need more than one segment.
+
+        Raises:
+            OSError: nothing was appended.
+        """
+        segment = self.segment
+        position = segment.end
+        if position + len(data) > self._max_bytes_per_file:
+            self._append_across_segments(data, lengths)
+            return
+        if self._fd < 0:
+            self._fd = self._open(segment)
+        _write_or_undo(self._fd, data, position)
+        segment.end = position + len(data)
+        if not segment.is_dirty:
+            segment.is_dirty = True
+            self.dirty.append(segment)
+        if position - self._marks[-1] >= self._mark_gap_bytes:
+            self._add_mark(position)
+
+    def _append_across_segments(self, data: bytes, lengths: Sequence[int]) -> None:
+        """Appends records that do not all fit into the current segment.
+
+        New segments are written first and the current one last; until then no position has moved,
+        and a failure only has to remove the new files.
+        """
+        head_bytes, *sizes = self._plan(lengths)
+        view = memoryview(data)
+        current = self.segment
+        created: list[SegmentState] = []
+        try:
+            self._create_segments(view[head_bytes:], sizes, created)
+            if head_bytes:
+                if self._fd < 0:
+                    self._fd = self._open(current)
+                _write_or_undo(self._fd, view[:head_bytes], current.end)
+        except OSError:
+            for segment in created:
+                with contextlib.suppress(OSError):
+                    os.unlink(self.path_of(segment))
+            raise
+        if head_bytes:
+            current.end += head_bytes
+            self._mark_dirty(current)
+        for segment in created:
+            self._succeed(segment)
+            self._mark_dirty(segment)
+
+    def _create_segments(
+        self, view: memoryview, sizes: list[int], created: list[SegmentState]
+    ) -> None:
+        start = 0
+        for number, size in enumerate(sizes, self.segment.number + 1):
+            segment = SegmentState(number)
+            fd = self._open(segment)
+            created.append(segment)
+            try:
+                layout.write_all(fd, view[start : start + size], 0)
+            finally:
+                os.close(fd)
+            segment.end = size
+            start += size
+
+    def _plan(self, lengths: Sequence[int]) -> list[int]:
+        """How many bytes go into the current segment, and into each new one."""
+        ends = list(accumulate(lengths))
+        sizes: list[int] = []
+        used = self.segment.end
+        done = index = 0
+        while True:
+            index = bisect_right(ends, done + self._max_bytes_per_file - used, lo=index)
+            end = ends[index - 1] if index else 0
+            if end == done and used == 0:
+                # Larger than a whole segment: it gets one for itself.
+                end = ends[index]
+                index += 1
+            sizes.append(end - done)
+            if index == len(ends):
+                return sizes
+            done = end
+            used = 0
+
+    def start_new_segment(self) -> None:
+        """Makes later appends go into a new segment, unless the current one is empty."""
+        if self.segment.end > 0:
+            self._succeed(SegmentState(self.segment.number + 1))
+
+    def discard(self) -> None:
+        """Forgets the current segment, whose file the caller removes, and everything dirty."""
+        self.close()
+        if self.segment.exists:
+            self.segment = SegmentState(self.segment.number + 1)
+        self._marks = [0]
+        self._mark_gap_bytes = _MARK_GAP_BYTES
+
+    def rescue_behind(self, position: int, limits: Limits) -> int:
+        """Gives up the current segment, which is damaged at `position`.
+
+        Records that this process appended behind the damage are copied into the next segment, as
+        far as they are whole. Returns how many bytes that was.
+
+        Raises:
+            OSError: the current segment stays the current one.
+        """
+        path = self.path_of(self.segment)
+        start = self._find_good_mark(path, position, limits)
+        successor = SegmentState(self.segment.number + 1)
+        if start == self.segment.end:
+            self._succeed(successor)
+            return 0
+        fd = self._open(successor)
+        try:
+            successor.end = _copy(path, start, self.segment.end, fd)
+        except OSError:
+            os.close(fd)
+            os.unlink(self.path_of(successor))
+            raise
+        self._succeed(successor)
+        self._fd = fd
+        self._mark_dirty(successor)
+        return successor.end
+
+    def _find_good_mark(self, path: str, position: int, limits: Limits) -> int:
+        """The first known start of a record from which the rest of the segment is whole."""
+        end = self.segment.end
+        for mark in [*self._marks, end]:
+            if mark > position:
+                result = walk(path, mark, end, limits)
+                if result.damage is None:
+                    return mark
+                position = result.end
+        return end
+
+    def release(self, segment: SegmentState) -> None:
+        """Forgets that a segment needs an fsync."""
+        if segment.is_dirty:
+            segment.is_dirty = False
+            self.dirty.remove(segment)
+        if segment.fd >= 0:
+            os.close(segment.fd)
+            segment.fd = -1
+
+    def duplicate_fd(self, segment: SegmentState) -> int:
+        """A descriptor for the fsync of a dirty segment, or -1 if it has to be opened by its path.
+
+        Raises:
+            OSError: the process has no descriptors left.
+        """
+        fd = self._fd if segment is self.segment else segment.fd
+        return os.dup(fd) if fd >= 0 else -1
+
+    def close(self) -> None:
+        """Closes all descriptors."""
+        for segment in list(self.dirty):
+            self.release(segment)
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def path_of(self, segment: SegmentState) -> str:
+        """The path of a segment of this queue."""
+        return layout.segment_path(self._directory, self._name, segment.number)
+
+    def _succeed(self, successor: SegmentState) -> None:
+        """Completes the current segment and makes the other the current one."""
+        segment = self.segment
+        segment.next = successor
+        if self._fd >= 0:
+            if segment.is_dirty and len(self.dirty) <= _MAX_HELD_FDS:
+                segment.fd = self._fd
+            else:
+                os.close(self._fd)
+        self.segment = successor
+        self._fd = -1
+        self._marks = [0]
+        self._mark_gap_bytes = _MARK_GAP_BYTES
+
+    def _open(self, segment: SegmentState) -> int:
+        path = self.path_of(segment)
+        if segment.exists:
+            return os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            fd = os.open(path, flags, layout.FILE_MODE)
+        except FileExistsError:
+            # No metadata leads to this segment. Writing into it would mix its records with ours.
+            bad_path = layout.quarantine_path(path)
+            os.rename(path, bad_path)
+            self._logger.warning(
+                "diskqueue stray segment set aside file=%s look=python -m diskqueue dump %s",
+                path,
+                bad_path,
+            )
+            fd = os.open(path, flags, layout.FILE_MODE)
+        segment.exists = True
+        self.has_new_files = True
+        return fd
+
+    def _mark_dirty(self, segment: SegmentState) -> None:
+        if not segment.is_dirty:
+            segment.is_dirty = True
+            self.dirty.append(segment)
+
+    def _add_mark(self, position: int) -> None:
+        self._marks.append(position)
+        if len(self._marks) > _MAX_MARKS:
+            self._marks = self._marks[::2]
+            self._mark_gap_bytes *= 2
+
+
+def _write_or_undo(fd: int, data: bytes | memoryview, position: int) -> None:
+    try:
+        layout.write_all(fd, data, position)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.ftruncate(fd, position)
+        raise
+
+
+def _copy(path: str, start: int, end: int, target_fd: int) -> int:
+    """Copies a part of a file to the beginning of another; returns its size."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        position = start
+        while position < end:
+            piece = os.pread(fd, min(_COPY_BYTES, end - position), position)
+            if not piece:
+                raise OSError(f"{path} ends at {position}, not at {end}")
+            layout.write_all(target_fd, piece, position - start)
+            position += len(piece)
+    finally:
+        os.close(fd)
+    return end - start
