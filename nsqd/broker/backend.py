@@ -1,0 +1,205 @@
+"""Where a queue puts what memory does not hold: a DiskQueue with its fsync schedule, or nowhere.
+
+Appends and reads happen on the loop (2 us against 67 us through a thread), fsync never does:
+a sync is prepared here, run in a thread and completed here.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from diskqueue import DiskQueue, SyncJob
+from nsqd.broker.batch import StoredBatch
+from nsqd.broker.scheduler import Scheduler, Timer
+
+logger = logging.getLogger(__name__)
+
+
+class Backend(Protocol):
+    """The disk part of a message queue."""
+
+    @property
+    def unread_count(self) -> int:
+        """How many records are waiting to be read."""
+
+    @property
+    def outstanding_count(self) -> int:
+        """How many records have been read but not committed."""
+
+    def append(self, data: bytes, lengths: Sequence[int], *, keep: bool) -> int | None:
+        """Append records; with `keep`, mark them read at once and return the first one's ordinal.
+
+        Raises:
+            OSError: nothing has been appended.
+        """
+
+    def read(self, max_records: int, max_bytes: int) -> StoredBatch | None:
+        """Read the next records, or None if there are none."""
+
+    def commit(self, ordinals: Iterable[int]) -> None:
+        """Forget records for good."""
+
+    def empty(self) -> None:
+        """Forget all records."""
+
+    def close(self) -> None:
+        """Make everything durable and let go of the files."""
+
+    def delete(self) -> None:
+        """Remove the files."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSettings:
+    """How disk queues are kept: the values of the options, passed once."""
+
+    data_path: Path
+    max_bytes_per_file: int
+    max_msg_size: int
+    sync_every: int
+    sync_timeout_s: float
+
+
+class DiskBackend:
+    """A DiskQueue that syncs itself after `sync_every` records or `sync_timeout_s`."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: DiskSettings,
+        scheduler: Scheduler,
+        on_write: Callable[[OSError | None], object],
+    ) -> None:
+        """Args: on_write: told how each write to disk ended: the daemon's health."""
+        self._queue = DiskQueue(
+            settings.data_path,
+            name,
+            max_bytes_per_file=settings.max_bytes_per_file,
+            max_record_bytes=settings.max_msg_size + 26,
+        )
+        self._name = name
+        self._sync_every = settings.sync_every
+        self._sync_timeout_s = settings.sync_timeout_s
+        self._scheduler = scheduler
+        self._on_write = on_write
+        self._timer: Timer | None = None
+        self._job: SyncJob | None = None
+        self._is_closed = False
+
+    @property
+    def queue(self) -> DiskQueue:
+        """The queue itself, for statistics."""
+        return self._queue
+
+    @property
+    def unread_count(self) -> int:
+        """How many records are waiting to be read."""
+        return self._queue.depth
+
+    @property
+    def outstanding_count(self) -> int:
+        """How many records have been read but not committed."""
+        return self._queue.outstanding_count
+
+    def append(self, data: bytes, lengths: Sequence[int], *, keep: bool) -> int | None:
+        """Append records; with `keep`, mark them read and return the first one's ordinal."""
+        try:
+            self._queue.append(data, lengths)
+        except OSError as error:
+            self._on_write(error)
+            raise
+        self._on_write(None)
+        first = self._queue.advance(lengths) if keep else None
+        self._changed()
+        return first
+
+    def read(self, max_records: int, max_bytes: int) -> StoredBatch | None:
+        """Read the next records, or None if there are none."""
+        records = self._queue.read(max_records, max_bytes)
+        if records is None:
+            self._changed()  # what was left may have been quarantined, which wants a sync
+            return None
+        return StoredBatch.from_records(records.data, records.starts, records.ends, records.first)
+
+    def commit(self, ordinals: Iterable[int]) -> None:
+        """Forget records for good."""
+        self._queue.commit(ordinals)
+        self._changed()
+
+    def empty(self) -> None:
+        """Forget all records."""
+        self._queue.empty()
+        self._changed()
+
+    def close(self) -> None:
+        """Make everything durable and let go of the files."""
+        self._stop()
+        self._queue.close()
+
+    def delete(self) -> None:
+        """Remove the files."""
+        self._stop()
+        self._queue.delete()
+
+    def _stop(self) -> None:
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _changed(self) -> None:
+        if self._job is not None:
+            return  # looked at again when it is done
+        if self._queue.unsynced_count >= self._sync_every:
+            self._sync()
+        elif self._timer is None:
+            when = self._scheduler.time() + self._sync_timeout_s
+            self._timer = self._scheduler.call_at(when, self._sync)
+
+    def _sync(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._job is None and not self._is_closed:
+            self._job = self._queue.prepare_sync()
+            if self._job is not None:
+                self._scheduler.run_in_thread(self._job.run, self._synced)
+
+    def _synced(self, error: OSError | None) -> None:
+        job, self._job = self._job, None
+        assert job is not None
+        if self._is_closed:
+            return  # close() has waited for the job and synced again
+        self._queue.complete_sync(job, error)
+        if error is not None:
+            logger.error("DISKQUEUE(%s): failed to sync - %s", self._name, error)
+            self._on_write(error)
+        if self._queue.unsynced_count:
+            self._changed()
+
+
+class NullBackend:
+    """The backend of what is ephemeral: takes everything and has nothing."""
+
+    unread_count = 0
+    outstanding_count = 0
+
+    def append(self, data: bytes, lengths: Sequence[int], *, keep: bool) -> int | None:
+        """Drop the records."""
+
+    def read(self, max_records: int, max_bytes: int) -> StoredBatch | None:
+        """Return None: nothing is ever there."""
+
+    def commit(self, ordinals: Iterable[int]) -> None:
+        """Nothing is ever outstanding."""
+
+    def empty(self) -> None:
+        """Nothing is there."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def delete(self) -> None:
+        """Nothing is on disk."""

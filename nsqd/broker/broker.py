@@ -1,0 +1,162 @@
+"""Broker: the registry of topics, the health of the disk, and who wants to know of changes.
+
+It makes topics and channels with the settings they need, so that nothing below it knows of options.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from nsqd.broker.backend import Backend, DiskBackend, DiskSettings, NullBackend
+from nsqd.broker.channel import Channel, ChannelSettings
+from nsqd.broker.errors import ClosedError
+from nsqd.broker.message_id import MessageIdFactory
+from nsqd.broker.message_queue import MessageQueue
+from nsqd.broker.metadata import ChannelRecord, TopicRecord
+from nsqd.broker.scheduler import Scheduler
+from nsqd.broker.topic import Topic
+from nsqd.protocol.names import is_ephemeral, is_valid_channel_name, is_valid_topic_name
+
+logger = logging.getLogger(__name__)
+
+HEALTHY = "OK"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """The options that the broker obeys or hands on."""
+
+    mem_queue_size: int
+    disk: DiskSettings
+    channel: ChannelSettings
+
+
+class Broker:
+    """All topics of this node."""
+
+    def __init__(
+        self, settings: BrokerSettings, scheduler: Scheduler, ids: MessageIdFactory
+    ) -> None:
+        self.topics: dict[str, Topic] = {}
+        self.health = HEALTHY
+        # Told of each topic (channel None) or channel that has come or gone, after the fact.
+        self.listeners: list[Callable[[Topic, Channel | None], object]] = []
+        # Starts each new topic, at once or when it knows which channels the cluster has.
+        self.starter: Callable[[Topic], object] = Topic.start
+        self.is_closed = False
+        self._settings = settings
+        self._scheduler = scheduler
+        self._ids = ids
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether the last write to disk went well."""
+        return self.health == HEALTHY
+
+    def ensure_topic(self, name: str) -> Topic:
+        """Return the topic of that name, made if need be.
+
+        Raises:
+            ClosedError: the daemon is shutting down.
+        """
+        topic = self.topics.get(name)
+        if topic is None:
+            topic = self._add_topic(name)
+            self._announce(topic, None)
+            self.starter(topic)
+        return topic
+
+    def find_topic(self, name: str) -> Topic | None:
+        """Return the topic of that name if there is one."""
+        return self.topics.get(name)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic, its channels and all their messages.
+
+        Raises:
+            KeyError: there is no such topic.
+            OSError: some of its files could not be removed.
+        """
+        topic = self.topics.pop(name)
+        logger.info("TOPIC(%s): deleting", name)
+        try:
+            topic.delete()
+        finally:
+            self._announce(topic, None)
+
+    def load(self, records: Iterable[TopicRecord]) -> None:
+        """Make the topics and channels of nsqd.dat; each starts once its channels are there."""
+        for record in records:
+            if not is_valid_topic_name(record.name):
+                logger.warning("skipping creation of invalid topic %s", record.name)
+                continue
+            topic = self.topics.get(record.name) or self._add_topic(record.name)
+            topic.is_paused = record.is_paused
+            for channel_record in record.channels:
+                if not is_valid_channel_name(channel_record.name):
+                    logger.warning("skipping creation of invalid channel %s", channel_record.name)
+                    continue
+                topic.ensure_channel(channel_record.name).is_paused = channel_record.is_paused
+        for topic in self.topics.values():
+            topic.start()
+
+    def records(self) -> list[TopicRecord]:
+        """Return what nsqd.dat shall hold: everything that is not ephemeral."""
+        return [
+            TopicRecord(
+                topic.name,
+                topic.is_paused,
+                tuple(
+                    ChannelRecord(channel.name, channel.is_paused)
+                    for channel in topic.channels.values()
+                    if not channel.is_ephemeral
+                ),
+            )
+            for topic in self.topics.values()
+            if not topic.is_ephemeral
+        ]
+
+    def close(self) -> list[OSError]:
+        """Put every message on disk and let go of all files; return what went wrong."""
+        self.is_closed = True
+        errors = []
+        for topic in self.topics.values():
+            logger.info("TOPIC(%s): closing", topic.name)
+            errors += topic.close()
+        return errors
+
+    def _add_topic(self, name: str) -> Topic:
+        if self.is_closed:
+            raise ClosedError
+        topic = Topic(
+            name,
+            self._make_queue(name, is_kept=not is_ephemeral(name)),
+            self._ids,
+            self._scheduler,
+            lambda channel_name: self._make_channel(name, channel_name),
+        )
+        topic.on_channel_change = lambda channel: self._announce(topic, channel)
+        if topic.is_ephemeral:
+            topic.on_abandoned = lambda: self.delete_topic(name)
+        self.topics[name] = topic
+        logger.info("TOPIC(%s): created", name)
+        return topic
+
+    def _make_channel(self, topic_name: str, name: str) -> Channel:
+        queue = self._make_queue(f"{topic_name}:{name}", is_kept=not is_ephemeral(name))
+        return Channel(topic_name, name, queue, self._scheduler, self._settings.channel)
+
+    def _make_queue(self, name: str, *, is_kept: bool) -> MessageQueue:
+        backend: Backend
+        if is_kept:
+            backend = DiskBackend(name, self._settings.disk, self._scheduler, self._wrote)
+        else:
+            backend = NullBackend()
+        return MessageQueue(self._settings.mem_queue_size, backend)
+
+    def _wrote(self, error: OSError | None) -> None:
+        self.health = HEALTHY if error is None else f"NOK - {error}"
+
+    def _announce(self, topic: Topic, channel: Channel | None) -> None:
+        for listener in self.listeners:
+            listener(topic, channel)

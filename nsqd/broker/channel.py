@@ -1,0 +1,447 @@
+"""Channel: gives each message to one of its consumers and takes back what they don't finish.
+
+The pump runs at most once per turn of the loop. It looks only at consumers that are *ready*: they
+stand in a deque, each at most once, so a thousand idle consumers cost nothing. A consumer enters
+it in `wake`, whenever it may have capacity (RDY, FIN, REQ, a timeout, a socket that drains), and
+leaves it when it is served. One delivery is a fair share of what waits, bounded in messages and
+bytes, and is assembled column by column, so that the work per message is done in C.
+
+A consumer that was filled up is not served again for the first FIN that comes back: it is *held*
+until a quarter of its capacity is free, at most a millisecond, so that a busy consumer gets few
+large writes rather than many small ones.
+
+Where a message can be, and who owns it: `_queue` (waiting, in memory or on disk), `_deferred`,
+`consumer.in_flight` (delivered, unanswered; that of a consumer that has left stays in `_orphans`
+until its deadlines have passed). Nothing else holds messages, and each is in exactly one of them.
+"""
+
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, repeat
+
+from nsqd.broker.batch import Message, StoredBatch
+from nsqd.broker.consumer import Consumer, Locality
+from nsqd.broker.deferred import Deferred
+from nsqd.broker.errors import ClosedError, ConsumerLimitError, NotInFlightError
+from nsqd.broker.in_flight import Entry, InFlight
+from nsqd.broker.message_queue import AnyBatch, MessageQueue, Piece
+from nsqd.broker.quantiles import LatencyQuantiles
+from nsqd.broker.scheduler import Scheduler
+from nsqd.protocol.names import is_ephemeral
+
+logger = logging.getLogger(__name__)
+
+MAX_MESSAGES_PER_WRITE = 1024
+MAX_BYTES_PER_WRITE = 512 * 1024
+MAX_MESSAGES_PER_TURN = 8192
+HOLD_S = 0.001
+HOLD_MAX_COUNT = 256
+RETRY_READ_S = 1.0
+
+NOT_IN_FLIGHT = "ID not in flight"
+NOT_OWNER = "client does not own message"
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelSettings:
+    """The options that a channel obeys."""
+
+    max_msg_timeout_s: float
+    max_consumers: int  # 0 = no limit
+    latency_quantiles: tuple[float, ...] = ()
+    latency_window_s: float = 600.0
+
+
+class Channel:
+    """One queue of a topic, shared by its consumers."""
+
+    def __init__(
+        self,
+        topic_name: str,
+        name: str,
+        queue: MessageQueue,
+        scheduler: Scheduler,
+        settings: ChannelSettings,
+    ) -> None:
+        self.topic_name = topic_name
+        self.name = name
+        self.is_ephemeral = is_ephemeral(name)
+        self.is_paused = False
+        self.is_closed = False
+        self.message_count = 0
+        self.requeue_count = 0
+        self.timeout_count = 0
+        # Deliveries from memory by the locality of the receiver.
+        self.locality_counts = [0] * len(Locality)
+        self.consumers: dict[Consumer, None] = {}
+        self.latencies: LatencyQuantiles | None = None
+        if settings.latency_quantiles:
+            self.latencies = LatencyQuantiles(settings.latency_quantiles, settings.latency_window_s)
+        # Called when the last consumer has left; the topic deletes ephemeral channels then.
+        self.on_abandoned: Callable[[], object] | None = None
+        self._queue = queue
+        self._scheduler = scheduler
+        self._settings = settings
+        self._deferred = Deferred(scheduler, self._put_back)
+        self._orphans: set[Consumer] = set()
+        self._ready: tuple[deque[Consumer], ...] = tuple(deque() for _ in Locality)
+        self._held: list[Consumer] = []
+        self._is_pump_scheduled = False
+
+    @property
+    def queue(self) -> MessageQueue:
+        """What waits to be delivered."""
+        return self._queue
+
+    @property
+    def depth(self) -> int:
+        """How many messages wait, in flight and deferred ones not counted."""
+        return self._queue.depth
+
+    @property
+    def backend_depth(self) -> int:
+        """How many of the waiting ones are on disk."""
+        return self._queue.backend_depth
+
+    @property
+    def in_flight_count(self) -> int:
+        """How many messages have been delivered and not answered."""
+        return sum(len(consumer.in_flight) for consumer in self._everyone())
+
+    @property
+    def deferred_count(self) -> int:
+        """How many messages are kept back."""
+        return len(self._deferred)
+
+    def put(self, batch: AnyBatch) -> None:
+        """Take a batch from the topic.
+
+        Raises:
+            OSError: the disk refused it, and none of it is here.
+        """
+        count = len(batch.bodies)
+        if batch.delay_s:
+            due = self._scheduler.time() + batch.delay_s
+            self._deferred.add(batch.messages(0, count), due)
+        else:
+            self._queue.put(batch)
+            self._schedule_pump()
+        self.message_count += count
+
+    def subscribe(self, consumer: Consumer) -> None:
+        """Let a consumer in.
+
+        Raises:
+            ClosedError: the channel is being deleted.
+            ConsumerLimitError: it has as many consumers as it may have.
+        """
+        if self.is_closed:
+            raise ClosedError
+        limit = self._settings.max_consumers
+        if limit and len(self.consumers) >= limit:
+            raise ConsumerLimitError(
+                f"consumers for {self.topic_name}:{self.name} exceeds limit of {limit}"
+            )
+        consumer.in_flight = InFlight(self._scheduler, partial(self._expired, consumer))
+        self.consumers[consumer] = None
+
+    def unsubscribe(self, consumer: Consumer) -> None:
+        """Let a consumer go; what it holds stays in flight until its deadlines pass, as in NSQ."""
+        if self.consumers.pop(consumer, self) is self:
+            return
+        consumer.ready_count = 0
+        if len(consumer.in_flight):
+            self._orphans.add(consumer)
+        if not self.consumers and self.on_abandoned is not None:
+            self.on_abandoned()
+
+    def set_ready(self, consumer: Consumer, count: int) -> None:
+        """RDY: how many messages the consumer may have in flight."""
+        consumer.ready_count = count
+        consumer.was_full = False
+        self.wake(consumer)
+
+    def finish(self, consumer: Consumer, ids: Sequence[bytes]) -> list[tuple[bytes, str]]:
+        """FIN: forget messages for good; return the ids that could not be, each with the reason."""
+        in_flight = consumer.in_flight
+        finished: list[Entry | None]
+        if in_flight.has_twins:
+            finished = in_flight.pop_all(ids)
+        else:
+            finished = list(map(in_flight.entries.pop, ids, repeat(None)))
+        failed = []
+        if None in finished:
+            failed = [
+                (message_id, self._why_not_in_flight(message_id))
+                for message_id, entry in zip(ids, finished, strict=True)
+                if entry is None
+            ]
+        entries = [entry for entry in finished if entry] if failed else finished
+        if self._queue.backend.outstanding_count:
+            self._queue.commit([entry[5] for entry in entries if entry and entry[5] is not None])
+        if self.latencies is not None:
+            now_ns = self._scheduler.wall_time_ns()
+            self.latencies.insert_many(
+                [now_ns - entry[2] for entry in entries if entry], self._scheduler.time()
+            )
+        consumer.finish_count += len(entries)
+        self.wake(consumer)
+        return failed
+
+    def requeue(self, consumer: Consumer, message_id: bytes, delay_s: float) -> None:
+        """REQ: put a message back, now or after a delay.
+
+        Raises:
+            NotInFlightError: the consumer does not hold it.
+        """
+        entry = consumer.in_flight.pop(message_id)
+        if entry is None:
+            raise NotInFlightError(self._why_not_in_flight(message_id))
+        _, _, timestamp_ns, attempts, body, ordinal = entry
+        message = (message_id, timestamp_ns, attempts, body, ordinal)
+        if delay_s > 0:
+            self._deferred.add([message], self._scheduler.time() + delay_s)
+        else:
+            self._put_back([message])
+        self.requeue_count += 1
+        consumer.requeue_count += 1
+        self.wake(consumer)
+
+    def touch(self, consumer: Consumer, message_id: bytes) -> None:
+        """TOUCH: give a message its full timeout again, up to max-msg-timeout since its delivery.
+
+        Raises:
+            NotInFlightError: the consumer does not hold it.
+        """
+        deadline = self._scheduler.time() + consumer.msg_timeout_s
+        if not consumer.in_flight.touch(message_id, deadline, self._settings.max_msg_timeout_s):
+            raise NotInFlightError(self._why_not_in_flight(message_id))
+
+    def wake(self, consumer: Consumer) -> None:
+        """Look at a consumer again: it may have become ready."""
+        if not consumer.is_queued:
+            capacity = consumer.capacity
+            if capacity <= 0:
+                return
+            if consumer.was_full and capacity < min(consumer.ready_count >> 2, HOLD_MAX_COUNT):
+                self._hold(consumer)
+                return
+            consumer.is_queued = True
+            self._ready[consumer.locality].append(consumer)
+        if self._queue.depth:
+            self._schedule_pump()
+
+    def pause(self) -> None:
+        """Deliver nothing until `unpause`."""
+        self.is_paused = True
+
+    def unpause(self) -> None:
+        """Deliver again."""
+        self.is_paused = False
+        self._schedule_pump()
+
+    def empty(self) -> None:
+        """Drop what waits, what is deferred and what is in flight.
+
+        Raises:
+            OSError: a file could not be removed.
+        """
+        self._deferred.clear()
+        for consumer in self._everyone():
+            consumer.in_flight.clear()
+        self._orphans.clear()
+        self._queue.empty()
+        for consumer in self.consumers:
+            self.wake(consumer)
+
+    def close(self) -> None:
+        """Disconnect the consumers and put every message on disk.
+
+        Raises:
+            OSError: not everything could be written.
+        """
+        messages = self._shut()
+        try:
+            self._queue.flush(messages)
+        finally:
+            self._queue.backend.close()
+
+    def delete(self) -> None:
+        """Disconnect the consumers and drop every message."""
+        self._shut()
+        self._queue.backend.delete()
+
+    def _shut(self) -> list[Message]:
+        """Close the channel to everybody; return what was in flight or deferred."""
+        self.is_closed = True
+        self.on_abandoned = None
+        messages = []
+        for consumer in self._everyone():
+            messages += consumer.in_flight.clear()
+        for consumer in list(self.consumers):
+            consumer.sink.close()
+        self.consumers.clear()
+        self._orphans.clear()
+        return messages + self._deferred.clear()
+
+    def _everyone(self) -> Iterator[Consumer]:
+        return chain(self.consumers, self._orphans)
+
+    def _why_not_in_flight(self, message_id: bytes) -> str:
+        is_held = any(message_id in other.in_flight.entries for other in self._everyone())
+        return NOT_OWNER if is_held else NOT_IN_FLIGHT
+
+    def _put_back(self, messages: list[Message]) -> None:
+        self._queue.put_back(messages)
+        self._schedule_pump()
+
+    def _expired(self, consumer: Consumer, messages: list[Message]) -> None:
+        self.timeout_count += len(messages)
+        self._put_back(messages)
+        if consumer in self._orphans:
+            if not len(consumer.in_flight):
+                self._orphans.discard(consumer)
+        else:
+            self.wake(consumer)
+
+    def _hold(self, consumer: Consumer) -> None:
+        if consumer.is_held:
+            return
+        consumer.is_held = True
+        if not self._held:
+            self._scheduler.call_at(self._scheduler.time() + HOLD_S, self._release_held)
+        self._held.append(consumer)
+
+    def _release_held(self) -> None:
+        held, self._held = self._held, []
+        for consumer in held:
+            consumer.is_held = consumer.was_full = False
+            self.wake(consumer)
+
+    def _schedule_pump(self) -> None:
+        if not self._is_pump_scheduled and any(self._ready):
+            self._is_pump_scheduled = True
+            self._scheduler.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._is_pump_scheduled = False
+        if self.is_paused or self.is_closed:
+            return
+        try:
+            for ready in self._ready:
+                if ready and not self._serve(ready):
+                    break
+        except OSError as error:
+            # Reading failed, not writing: nothing is lost, and the next try may succeed.
+            logger.error("CHANNEL(%s): failed to read from disk - %s", self.name, error)  # noqa: TRY400 - no traceback
+            self._scheduler.call_at(self._scheduler.time() + RETRY_READ_S, self._schedule_pump)
+
+    def _serve(self, ready: deque[Consumer]) -> bool:
+        """Give the ready consumers of one locality their shares; False if nothing is left."""
+        budget = MAX_MESSAGES_PER_TURN
+        while ready:
+            depth = self._queue.depth
+            if not depth:
+                return False
+            if budget <= 0:
+                self._schedule_pump()
+                return False
+            share = -(-depth // len(ready))
+            taken = 0
+            for _ in range(min(len(ready), depth)):
+                consumer = ready.popleft()
+                consumer.is_queued = False
+                capacity = consumer.capacity
+                if capacity <= 0:
+                    continue
+                taken += self._deliver(consumer, min(capacity, share, MAX_MESSAGES_PER_WRITE))
+                if consumer.capacity > 0:
+                    consumer.is_queued = True
+                    ready.append(consumer)
+            if not taken:
+                return bool(self._queue.depth)
+            budget -= taken
+        return True
+
+    def _deliver(self, consumer: Consumer, count: int) -> int:
+        """Take up to `count` messages for a consumer and send them; return how many were taken."""
+        taken = 0
+        budget = MAX_BYTES_PER_WRITE
+        heads: list[bytes] = []
+        ids: list[bytes] = []
+        bodies: list[bytes] = []
+        now = self._scheduler.time()
+        while taken < count and budget > 0:
+            piece = self._queue.take(count - taken, budget)
+            if piece is None:
+                break
+            taken += piece[2] - piece[1]
+            if piece[3] is None:
+                self.locality_counts[consumer.locality] += piece[2] - piece[1]
+            if consumer.sample_rate:
+                piece, dropped = _sample(piece, consumer.sample_rate)
+                self._queue.commit(dropped)
+                if piece is None:
+                    continue
+            batch, start, stop, _ = piece
+            piece_ids = batch.ids(start, stop)
+            piece_bodies = batch.bodies[start:stop]
+            self._note_in_flight(consumer, piece, piece_ids, piece_bodies, now)
+            heads += batch.heads(start, stop)
+            ids += piece_ids
+            bodies += piece_bodies
+            budget -= sum(map(len, piece_bodies))
+        consumer.was_full = len(consumer.in_flight.entries) >= consumer.ready_count
+        if ids:
+            consumer.message_count += len(ids)
+            consumer.sink.deliver(heads, ids, bodies)
+        return taken
+
+    def _note_in_flight(
+        self,
+        consumer: Consumer,
+        piece: Piece,
+        ids: list[bytes],
+        bodies: Sequence[bytes],
+        now: float,
+    ) -> None:
+        batch, start, stop, ordinals = piece
+        deadline = now + consumer.msg_timeout_s
+        entries = zip(
+            repeat(deadline),
+            repeat(now),
+            batch.timestamps(start, stop),
+            batch.attempts(start, stop),
+            bodies,
+            repeat(None) if ordinals is None else ordinals[start:stop],
+            strict=False,
+        )
+        if ordinals is None:
+            consumer.in_flight.add(ids, entries, deadline)
+        else:
+            consumer.in_flight.add_any(ids, entries, deadline)
+
+
+def _sample(piece: Piece, sample_rate: int) -> tuple[Piece | None, list[int]]:
+    """Keep a share of a piece; return it and the records on disk of what was dropped.
+
+    As in nsqd the share is sample_rate + 1 percent, and what is dropped is dropped for the whole
+    channel.
+    """
+    batch, start, stop, ordinals = piece
+    kept: list[Message] = []
+    dropped: list[int] = []
+    for index, message in enumerate(batch.messages(start, stop), start=start):
+        ordinal = None if ordinals is None else ordinals[index]
+        if random.randrange(100) <= sample_rate:
+            kept.append((*message[:4], ordinal))
+        elif ordinal is not None:
+            dropped.append(ordinal)
+    if not kept:
+        return None, dropped
+    sampled = StoredBatch.from_messages(kept)
+    return (sampled, 0, len(kept), sampled.ordinals), dropped

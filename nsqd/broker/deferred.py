@@ -1,0 +1,63 @@
+"""Deferred: the messages of one channel that are kept back until their time has come."""
+
+import heapq
+from collections.abc import Callable, Sequence
+from itertools import count
+
+from nsqd.broker.batch import Message
+from nsqd.broker.scheduler import Scheduler, Timer
+
+
+class Deferred:
+    """A heap of messages by due time, with one timer on its head."""
+
+    __slots__ = ("_heap", "_on_due", "_order", "_scheduler", "_timer", "_timer_at")
+
+    def __init__(self, scheduler: Scheduler, on_due: Callable[[list[Message]], object]) -> None:
+        """Args: on_due: told of the messages that are due, in the order of their due times."""
+        self._scheduler = scheduler
+        self._on_due = on_due
+        # The running number keeps messages of one due time in order and bodies out of comparisons.
+        self._heap: list[tuple[float, int, Message]] = []
+        self._order = count()
+        self._timer: Timer | None = None
+        self._timer_at = 0.0
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, messages: Sequence[Message], due: float) -> None:
+        """Keep messages back until `due`."""
+        for message in messages:
+            heapq.heappush(self._heap, (due, next(self._order), message))
+        self._arm()
+
+    def clear(self) -> list[Message]:
+        """Forget everything and return it, earliest first."""
+        messages = [message for _, _, message in sorted(self._heap, key=lambda item: item[:2])]
+        self._heap.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        return messages
+
+    def _arm(self) -> None:
+        if not self._heap:
+            return
+        due = self._heap[0][0]
+        if self._timer is not None:
+            if self._timer_at <= due:
+                return
+            self._timer.cancel()
+        self._timer = self._scheduler.call_at(due, self._fire)
+        self._timer_at = due
+
+    def _fire(self) -> None:
+        self._timer = None
+        now = self._scheduler.time()
+        messages = []
+        while self._heap and self._heap[0][0] <= now:
+            messages.append(heapq.heappop(self._heap)[2])
+        self._arm()
+        if messages:
+            self._on_due(messages)

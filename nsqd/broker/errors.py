@@ -1,0 +1,16 @@
+"""What can go wrong in the broker: what happened, not which code a verb answers with."""
+
+
+class ClosedError(Exception):
+    """The topic or channel is being closed or deleted, and takes nothing any more."""
+
+    def __init__(self) -> None:
+        super().__init__("exiting")
+
+
+class ConsumerLimitError(Exception):
+    """The channel already has as many consumers as it may have."""
+
+
+class NotInFlightError(Exception):
+    """The message is not in flight in this channel, or at another consumer."""

@@ -1,0 +1,213 @@
+"""MessageQueue: a bounded memory of batches that overflows into a Backend.
+
+There is one per topic and one per channel.
+
+The queue is first in, first out: `_pieces` is always its front, the backend the rest. So a put goes
+to memory only while nothing waits on disk behind it. What is appended to disk while the reader is
+caught up stays in memory too, so a queue that keeps up never reads its files.
+
+A piece is (batch, start, stop, ordinals): the messages start..stop of a batch, which may be shared
+with other queues, and the ordinals of their records (indexed like the batch), None for messages
+that are in memory only.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import TypeAlias
+
+from nsqd.broker.backend import Backend
+from nsqd.broker.batch import Batch, Message, StoredBatch
+
+AnyBatch: TypeAlias = Batch | StoredBatch
+Piece: TypeAlias = tuple[AnyBatch, int, int, Sequence[int] | None]
+
+READ_MAX_RECORDS = 1024
+READ_MAX_BYTES = 256 * 1024
+# How much of what has been appended to disk is kept in memory for a reader that is caught up.
+KEEP_MAX_COUNT = 4096
+KEEP_MAX_BYTES = 1024 * 1024
+
+
+class MessageQueue:
+    """Messages in the order in which they came, at most `capacity` of them in memory only."""
+
+    __slots__ = ("_backend", "_capacity", "_kept_bytes", "_kept_count", "_memory_count", "_pieces")
+
+    def __init__(self, capacity: int, backend: Backend) -> None:
+        self._capacity = capacity
+        self._backend = backend
+        self._pieces: deque[Piece] = deque()
+        self._memory_count = 0  # messages of the pieces without ordinals
+        self._kept_count = 0  # messages of the pieces with ordinals: on disk as well
+        self._kept_bytes = 0
+
+    @property
+    def backend(self) -> Backend:
+        """Where the rest is."""
+        return self._backend
+
+    @property
+    def depth(self) -> int:
+        """How many messages wait here."""
+        return self._memory_count + self._kept_count + self._backend.unread_count
+
+    @property
+    def backend_depth(self) -> int:
+        """How many of them are on disk."""
+        return self._kept_count + self._backend.unread_count
+
+    def put(self, batch: AnyBatch) -> None:
+        """Append a batch, as much of it as there is room to memory, the rest to the backend.
+
+        Raises:
+            OSError: the backend failed, and none of the batch is here.
+        """
+        count = len(batch.bodies)
+        room = 0 if self._backend.unread_count else self._capacity - self._memory_count
+        if count <= room:
+            self._pieces.append((batch, 0, count, None))
+            self._memory_count += count
+            return
+        room = max(room, 0)
+        kept = self._append(batch, room, count)
+        if room:
+            self._pieces.append((batch, 0, room, None))
+            self._memory_count += room
+        if kept is not None:
+            self._keep(kept, batch.body_bytes)
+
+    def put_back(self, messages: Sequence[Message]) -> None:
+        """Append messages that have been out already: timed out, requeued, or due at last.
+
+        With room in memory they queue up behind what is in memory, even if more waits on disk:
+        a retry should not have to wait for the whole backlog. Without a memory queue each is
+        written again with its attempts, and its old record is forgotten. It never fails: what
+        the disk refuses stays in memory.
+        """
+        for batch in _gather(messages):
+            count = len(batch.bodies)
+            if self._capacity and self._memory_count + count <= self._capacity:
+                self._put_back_in_memory(batch)
+                continue
+            try:
+                kept = self._append(batch, 0, count)
+            except OSError:
+                self._put_back_in_memory(batch)  # the backend has told the broker's health
+                continue
+            if batch.ordinals is not None:
+                self._backend.commit(batch.ordinals)
+            if kept is not None:
+                self._keep(kept, batch.body_bytes)
+
+    def take(self, max_count: int, max_bytes: int) -> Piece | None:
+        """Take messages of one batch from the front: at least one, or None if there is none."""
+        if not self._pieces and not self._load():
+            return None
+        piece = batch, start, stop, ordinals = self._pieces.popleft()
+        count = stop - start
+        if count > max_count or batch.body_bytes > max_bytes:
+            count = _fitting(batch, start, min(count, max_count), max_bytes)
+            if start + count < stop:
+                self._pieces.appendleft((batch, start + count, stop, ordinals))
+                piece = (batch, start, start + count, ordinals)
+        if ordinals is None:
+            self._memory_count -= count
+        else:
+            self._kept_count -= count
+            if not self._kept_count:
+                self._kept_bytes = 0
+        return piece
+
+    def untake(self, piece: Piece) -> None:
+        """Put back at the front what has been taken and could not be used."""
+        _, start, stop, ordinals = piece
+        self._pieces.appendleft(piece)
+        if ordinals is None:
+            self._memory_count += stop - start
+        else:
+            self._kept_count += stop - start
+
+    def commit(self, ordinals: Iterable[int]) -> None:
+        """The messages of these records are finished for good."""
+        self._backend.commit(ordinals)
+
+    def empty(self) -> None:
+        """Drop everything."""
+        self._forget_memory()
+        self._backend.empty()
+
+    def flush(self, messages: Sequence[Message]) -> None:
+        """Write what is in memory only, and these messages, to the backend, before a close.
+
+        Raises:
+            OSError: not everything is on disk.
+        """
+        for batch, start, stop, ordinals in self._pieces:
+            if ordinals is None:
+                self._backend.append(*batch.records(start, stop), keep=False)
+        for stored in _gather(messages):
+            self._backend.append(*stored.records(0, len(stored.bodies)), keep=False)
+            if stored.ordinals is not None:
+                self._backend.commit(stored.ordinals)
+        self._forget_memory()
+
+    def _forget_memory(self) -> None:
+        self._pieces.clear()
+        self._memory_count = self._kept_count = self._kept_bytes = 0
+
+    def _append(self, batch: AnyBatch, start: int, stop: int) -> Piece | None:
+        """Append to disk; return the piece to keep in memory too, if the reader is caught up."""
+        is_caught_up = (
+            not self._backend.unread_count
+            and self._kept_count < KEEP_MAX_COUNT
+            and self._kept_bytes < KEEP_MAX_BYTES
+        )
+        data, lengths = batch.records(start, stop)
+        first = self._backend.append(data, lengths, keep=is_caught_up)
+        if first is None:
+            return None
+        return batch, start, stop, range(first - start, first + stop - start)
+
+    def _keep(self, piece: Piece, body_bytes: int) -> None:
+        _, start, stop, _ = piece
+        self._pieces.append(piece)
+        self._kept_count += stop - start
+        self._kept_bytes += body_bytes
+
+    def _put_back_in_memory(self, batch: StoredBatch) -> None:
+        count = len(batch.bodies)
+        self._pieces.append((batch, 0, count, batch.ordinals))
+        if batch.ordinals is None:
+            self._memory_count += count
+        else:
+            self._kept_count += count
+            self._kept_bytes += batch.body_bytes
+
+    def _load(self) -> bool:
+        if not self._backend.unread_count:
+            return False
+        batch = self._backend.read(READ_MAX_RECORDS, READ_MAX_BYTES)
+        if batch is None:
+            return False
+        self._keep((batch, 0, len(batch.bodies), batch.ordinals), batch.body_bytes)
+        return True
+
+
+def _gather(messages: Sequence[Message]) -> list[StoredBatch]:
+    """Batch messages up, those with a record on disk apart from those without."""
+    on_disk = [message for message in messages if message[4] is not None]
+    in_memory = [message for message in messages if message[4] is None]
+    return [StoredBatch.from_messages(part) for part in (on_disk, in_memory) if part]
+
+
+def _fitting(batch: AnyBatch, start: int, max_count: int, max_bytes: int) -> int:
+    """How many messages from `start` on fit, at least one."""
+    if batch.body_bytes <= max_bytes:
+        return max_count
+    totals = accumulate(map(len, batch.bodies[start : start + max_count]))
+    fitting = 0
+    for fitting, total in enumerate(totals, start=1):  # noqa: B007 - the count is what is wanted
+        if total >= max_bytes:
+            break
+    return fitting

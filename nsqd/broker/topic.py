@@ -1,0 +1,238 @@
+"""Topic: takes what is published and gives every channel a share in it.
+
+While a topic is running and has channels, a publish goes straight into the channels' queues and the
+topic's own queue stays empty. The topic queues only what nobody can take yet: it is paused, has no
+channel, or is still *starting*, waiting to be told which channels the cluster knows. `_pump` moves
+what has gathered to the channels, some messages a turn; until it is through, new messages queue up
+behind, so order is kept.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
+
+from nsqd.broker.batch import Batch
+from nsqd.broker.channel import Channel
+from nsqd.broker.errors import ClosedError
+from nsqd.broker.message_id import SEQUENCE_COUNT, MessageIdFactory
+from nsqd.broker.message_queue import MessageQueue
+from nsqd.broker.scheduler import Scheduler
+from nsqd.protocol.names import is_ephemeral
+
+logger = logging.getLogger(__name__)
+
+MAX_MESSAGES_PER_TURN = 4096
+MAX_BYTES_PER_TURN = 1024 * 1024
+RETRY_S = 1.0
+
+
+class TopicState(Enum):
+    """The life of a topic."""
+
+    STARTING = auto()  # takes messages, but waits to learn its channels
+    RUNNING = auto()
+    CLOSED = auto()
+
+
+class Topic:
+    """A named stream of messages, copied to each of its channels."""
+
+    def __init__(
+        self,
+        name: str,
+        queue: MessageQueue,
+        ids: MessageIdFactory,
+        scheduler: Scheduler,
+        make_channel: Callable[[str], Channel],
+    ) -> None:
+        self.name = name
+        self.is_ephemeral = is_ephemeral(name)
+        self.state = TopicState.STARTING
+        self.is_paused = False
+        self.channels: dict[str, Channel] = {}
+        self.message_count = 0
+        self.message_bytes = 0
+        # Called when a channel has come or gone, and when an ephemeral topic has lost its last one.
+        self.on_channel_change: Callable[[Channel], object] | None = None
+        self.on_abandoned: Callable[[], object] | None = None
+        self._queue = queue
+        self._ids = ids
+        self._scheduler = scheduler
+        self._make_channel = make_channel
+        self._is_pump_scheduled = False
+        self._is_direct = False  # publishes go straight to the channels
+
+    @property
+    def queue(self) -> MessageQueue:
+        """What no channel has taken yet."""
+        return self._queue
+
+    @property
+    def depth(self) -> int:
+        """How many messages no channel has taken yet."""
+        return self._queue.depth
+
+    @property
+    def backend_depth(self) -> int:
+        """How many of them are on disk."""
+        return self._queue.backend_depth
+
+    def start(self) -> None:
+        """Begin to serve the channels."""
+        if self.state is TopicState.STARTING:
+            self.state = TopicState.RUNNING
+            self._rearrange()
+
+    def publish(self, bodies: Sequence[bytes], *, delay_s: float = 0.0) -> None:
+        """Take messages, each kept back for `delay_s` by the channels.
+
+        Raises:
+            ClosedError: the topic is being deleted.
+            OSError: the disk refused them.
+        """
+        if self.state is TopicState.CLOSED:
+            raise ClosedError
+        now_ns = self._scheduler.wall_time_ns()
+        for start in range(0, len(bodies), SEQUENCE_COUNT):
+            part = tuple(bodies[start : start + SEQUENCE_COUNT])
+            count = len(part)
+            body_bytes = sum(map(len, part))
+            prefix, first = self._ids.reserve(count, now_ns)
+            batch = Batch(now_ns, prefix, first, part, body_bytes)
+            batch.delay_s = delay_s
+            if self._is_direct:
+                for channel in self.channels.values():
+                    channel.put(batch)
+            else:
+                self._queue.put(batch)
+                self._schedule_pump()
+            self.message_count += count
+            self.message_bytes += body_bytes
+
+    def ensure_channel(self, name: str) -> Channel:
+        """Return the channel of that name, made if need be.
+
+        Raises:
+            ClosedError: the topic is being deleted.
+        """
+        channel = self.channels.get(name)
+        if channel is None:
+            if self.state is TopicState.CLOSED:
+                raise ClosedError
+            channel = self.channels[name] = self._make_channel(name)
+            if channel.is_ephemeral:
+                channel.on_abandoned = lambda: self.delete_channel(name)
+            logger.info("TOPIC(%s): new channel(%s)", self.name, name)
+            self._rearrange()
+            self._announce(channel)
+        return channel
+
+    def delete_channel(self, name: str) -> None:
+        """Delete a channel with its messages and disconnect its consumers."""
+        channel = self.channels.pop(name, None)
+        if channel is None:
+            return
+        logger.info("TOPIC(%s): deleting channel %s", self.name, name)
+        self._rearrange()
+        try:
+            channel.delete()
+        finally:
+            self._announce(channel)
+        if self.is_ephemeral and not self.channels and self.on_abandoned is not None:
+            self.on_abandoned()
+
+    def pause(self) -> None:
+        """Keep what is published here until `unpause`."""
+        self.is_paused = True
+        self._rearrange()
+
+    def unpause(self) -> None:
+        """Serve the channels again."""
+        self.is_paused = False
+        self._rearrange()
+
+    def empty(self) -> None:
+        """Drop what no channel has taken yet.
+
+        Raises:
+            OSError: a file could not be removed.
+        """
+        self._queue.empty()
+        self._rearrange()
+
+    def close(self) -> list[OSError]:
+        """Put everything on disk; return what went wrong."""
+        self.state = TopicState.CLOSED
+        errors = []
+        for channel in self.channels.values():
+            try:
+                channel.close()
+            except OSError as error:
+                errors.append(error)
+        try:
+            self._queue.flush(())
+        except OSError as error:
+            errors.append(error)
+        try:
+            self._queue.backend.close()
+        except OSError as error:
+            errors.append(error)
+        return errors
+
+    def delete(self) -> None:
+        """Delete the topic, its channels and all their messages."""
+        self.state = TopicState.CLOSED
+        self.on_abandoned = None
+        self._is_direct = False
+        for name in list(self.channels):
+            self.delete_channel(name)
+        self._queue.empty()
+        self._queue.backend.delete()
+
+    def _announce(self, channel: Channel) -> None:
+        if self.on_channel_change is not None:
+            self.on_channel_change(channel)
+
+    @property
+    def _can_serve(self) -> bool:
+        return self.state is TopicState.RUNNING and not self.is_paused and bool(self.channels)
+
+    def _rearrange(self) -> None:
+        self._is_direct = self._can_serve and not self._queue.depth
+        self._schedule_pump()
+
+    def _schedule_pump(self) -> None:
+        if not self._is_pump_scheduled and self._can_serve and self._queue.depth:
+            self._is_pump_scheduled = True
+            self._scheduler.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._is_pump_scheduled = False
+        if not self._can_serve:
+            return
+        try:
+            self._move()
+        except OSError as error:
+            logger.error("TOPIC(%s): failed to copy to a channel - %s", self.name, error)  # noqa: TRY400 - no traceback
+            self._scheduler.call_at(self._scheduler.time() + RETRY_S, self._rearrange)
+            return
+        self._rearrange()
+
+    def _move(self) -> None:
+        """Hand messages to the channels; they leave our disk once every channel has them."""
+        budget = MAX_MESSAGES_PER_TURN
+        while budget > 0:
+            piece = self._queue.take(budget, MAX_BYTES_PER_TURN)
+            if piece is None:
+                return
+            batch, start, stop, ordinals = piece
+            part = batch.part(start, stop)
+            try:
+                for channel in self.channels.values():
+                    channel.put(part)
+            except OSError:
+                self._queue.untake(piece)
+                raise
+            if ordinals is not None:
+                self._queue.commit(ordinals[start:stop])
+            budget -= stop - start

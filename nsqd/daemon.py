@@ -1,0 +1,473 @@
+"""Daemon: puts nsqd together, starts it, and stops it in the order that loses nothing.
+
+The composition root: nobody imports it but `__main__` and the tests. Here options become the values
+that each part needs, and here the few tasks and threads have their owner.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import functools
+import gc
+import logging
+import os
+import signal
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import nsqd
+from nsqd import options as option_checks
+from nsqd.broker import metadata
+from nsqd.broker.backend import DiskSettings
+from nsqd.broker.broker import Broker, BrokerSettings
+from nsqd.broker.channel import Channel, ChannelSettings
+from nsqd.broker.message_id import MessageIdFactory
+from nsqd.broker.topic import Topic
+from nsqd.flags import OptionsError
+from nsqd.logs import fatal_line
+from nsqd.options import TOPOLOGY_AWARE_CONSUMPTION, Options, TLSRequired
+from nsqd.protocol.command_parser import CommandLimits
+from nsqd.protocol.identify import IdentifyLimits
+from nsqd.transport import tls
+from nsqd.transport.auth import query_auth
+from nsqd.transport.listen import (
+    ListenError,
+    format_address,
+    listen,
+    port_of,
+    remove_unix_socket,
+)
+from nsqd.transport.tcp import TcpSettings, V2Connection
+
+logger = logging.getLogger(__name__)
+
+METADATA_RETRY_S = 1.0
+DENSE_READS_S = 0.0002
+
+
+class StartError(Exception):
+    """nsqd can't start; the text is what the operator reads."""
+
+
+class LoopScheduler:
+    """The event loop as the broker's Scheduler."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.time = loop.time
+        self.call_soon = loop.call_soon
+        self.call_at = loop.call_at
+        self.wall_time_ns = time.time_ns
+
+    def run_in_thread(
+        self, work: Callable[[], None], done: Callable[[OSError | None], None]
+    ) -> None:
+        """Run blocking work in the executor; anything but an OSError is our fault, and fatal."""
+
+        def finished(future: asyncio.Future[None]) -> None:
+            error = future.exception()
+            if error is not None and not isinstance(error, OSError):
+                raise error
+            done(error)
+
+        self._loop.run_in_executor(None, work).add_done_callback(finished)
+
+
+class SpinPoll:
+    """Keeps the loop awake for a moment under dense traffic, instead of going to sleep and back.
+
+    Waking a sleeping process costs a lone publisher that waits for its OK more than the rest of
+    the round trip. Only worth it with a core to spare.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, spin_s: float) -> None:
+        self._loop = loop
+        self._spin_s = spin_s
+        self._last_read = 0.0
+        self._is_spinning = False
+
+    def on_read(self) -> None:
+        """Note a read; if the one before was just now, poll for the next."""
+        now = time.perf_counter()
+        if now - self._last_read < DENSE_READS_S and not self._is_spinning:
+            self._is_spinning = True
+            self._loop.call_soon(self._spin)
+        self._last_read = now
+
+    def _spin(self) -> None:
+        if time.perf_counter() - self._last_read < self._spin_s:
+            self._loop.call_soon(self._spin)
+        else:
+            self._is_spinning = False
+
+
+class MetadataStore:
+    """Writes nsqd.dat when something changed: off the loop, one write for many changes."""
+
+    def __init__(self, broker: Broker, data_path: Path) -> None:
+        self._broker = broker
+        self._data_path = data_path
+        self._is_dirty = False
+        self._task: asyncio.Task[None] | None = None
+
+    def on_change(self, topic: Topic, channel: Channel | None) -> None:
+        """Note that a topic or channel has come or gone."""
+        if not topic.is_ephemeral and not (channel is not None and channel.is_ephemeral):
+            self.changed()
+
+    def changed(self) -> None:
+        """Have nsqd.dat written soon."""
+        self._is_dirty = True
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._write())
+
+    async def persist(self) -> None:
+        """Return once nsqd.dat holds everything up to now."""
+        self.changed()
+        while self._task is not None:
+            await asyncio.shield(self._task)
+
+    async def close(self) -> None:
+        """Wait for the write under way."""
+        if self._task is not None:
+            self._is_dirty = False
+            await self._task
+
+    async def _write(self) -> None:
+        try:
+            while self._is_dirty:
+                self._is_dirty = False
+                text = metadata.encode(self._broker.records(), nsqd.PROTOCOL_VERSION)
+                try:
+                    await asyncio.to_thread(metadata.save, self._data_path, text)
+                except OSError:
+                    logger.exception("failed to persist metadata, trying again")
+                    self._is_dirty = True
+                    await asyncio.sleep(METADATA_RETRY_S)
+        finally:
+            self._task = None
+
+
+class Daemon:
+    """One nsqd: `start`, then `wait`, then `stop`."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._data_path = Path(options.data_path or ".")
+        self._lock = -1
+        self._server_context: ssl.SSLContext | None = None
+        self._client_context: ssl.SSLContext | None = None
+        self._listeners: dict[str, socket.socket] = {}
+        self._tcp_server: asyncio.Server | None = None
+        self._connections: set[V2Connection] = set()
+        self._stopping = asyncio.Event()
+        self._exit_code = 0
+        self.broker: Broker
+        self.metadata: MetadataStore
+
+    @property
+    def tcp_port(self) -> int:
+        """The port in use, for tests that ask for port 0."""
+        return port_of(self._listeners.get("TCP"))
+
+    async def start(self) -> None:
+        """Lock the data path, listen, load what was there, and serve.
+
+        Raises:
+            StartError: with the reason.
+        """
+        try:
+            self._lock = lock_directory(self._data_path)
+            self._check_options()
+            self._listen()
+        except (OptionsError, tls.TlsConfigError, ListenError) as error:
+            raise StartError(f"failed to instantiate nsqd - {error}") from error
+        logger.info("nsqd v%s (built w/python)", nsqd.PROTOCOL_VERSION)
+        logger.info("ID: %d", self._options.node_id)
+        self._make_broker()
+        await self._load_metadata()
+        await self._serve()
+
+    def request_stop(self, exit_code: int = 0) -> None:
+        """Have `wait` return."""
+        self._exit_code = max(self._exit_code, exit_code)
+        self._stopping.set()
+
+    async def wait(self) -> int:
+        """Return the exit code once somebody asked to stop."""
+        await self._stopping.wait()
+        return self._exit_code
+
+    async def stop(self) -> None:
+        """Stop accepting, disconnect everybody, put everything on disk, release the lock."""
+        if self._tcp_server is not None:
+            self._tcp_server.close()
+        for connection in list(self._connections):
+            connection.close()
+        await asyncio.sleep(0)  # lets the transports flush what they hold
+        for listener in self._listeners.values():
+            remove_unix_socket(listener)
+            listener.close()
+        if hasattr(self, "broker"):
+            await self.metadata.close()
+            self._save_everything()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _save_everything(self) -> None:
+        logger.info("NSQ: persisting topic/channel metadata to %s", self._metadata_path)
+        errors = []
+        try:
+            text = metadata.encode(self.broker.records(), nsqd.PROTOCOL_VERSION)
+            metadata.save(self._data_path, text)
+        except OSError as error:
+            errors.append(error)
+        logger.info("NSQ: closing topics")
+        errors += self.broker.close()
+        for failure in errors:
+            logger.error("failed to save everything - %s", failure)
+            self._exit_code = 1
+
+    def _check_options(self) -> None:
+        """Make nsqd's start-up checks in nsqd's order."""
+        options = self._options
+        option_checks.check_limits(options)
+        if options.tls_cert or options.tls_key:
+            try:
+                self._server_context = tls.build_server_context(
+                    options.tls_cert,
+                    options.tls_key,
+                    client_auth_policy=options.tls_client_auth_policy,
+                    root_ca_file=options.tls_root_ca_file,
+                    min_version=options.tls_min_version,
+                )
+            except tls.TlsConfigError as error:
+                raise OptionsError(f"failed to build TLS config - {error}") from error
+        option_checks.check_tls(options)
+        try:
+            self._client_context = tls.build_client_context(
+                options.tls_root_ca_file, options.tls_min_version
+            )
+        except tls.TlsConfigError as error:
+            raise OptionsError(f"failed to build client TLS config - {error}") from error
+        option_checks.check_services(options)
+
+    def _listen(self) -> None:
+        options = self._options
+        self._listeners["TCP"] = listen(options.tcp_address)
+        if options.http_address:
+            self._listeners["HTTP"] = listen(options.http_address)
+        if self._server_context is not None and options.https_address:
+            self._listeners["HTTPS"] = listen(options.https_address)
+
+    def _make_broker(self) -> None:
+        options = self._options
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._handle_exception)
+        settings = BrokerSettings(
+            mem_queue_size=options.mem_queue_size,
+            disk=DiskSettings(
+                data_path=self._data_path,
+                max_bytes_per_file=options.max_bytes_per_file,
+                max_msg_size=options.max_msg_size,
+                sync_every=options.sync_every,
+                sync_timeout_s=options.sync_timeout_s,
+            ),
+            channel=ChannelSettings(
+                max_msg_timeout_s=options.max_msg_timeout_s,
+                max_consumers=options.max_channel_consumers,
+                latency_quantiles=options.e2e_processing_latency_percentiles,
+                latency_window_s=options.e2e_processing_latency_window_time_s,
+            ),
+        )
+        ids = MessageIdFactory(options.node_id, floor_ns=newest_change_ns(self._data_path))
+        self.broker = Broker(settings, LoopScheduler(loop), ids)
+
+    async def _load_metadata(self) -> None:
+        try:
+            self.broker.load(metadata.load(self._data_path))
+        except metadata.MetadataError as error:
+            raise StartError(f"failed to load metadata - {error}") from error
+        except OSError as error:
+            raise StartError(f"failed to open a queue - {error}") from error
+        self.metadata = MetadataStore(self.broker, self._data_path)
+        logger.info("NSQ: persisting topic/channel metadata to %s", self._metadata_path)
+        try:
+            text = metadata.encode(self.broker.records(), nsqd.PROTOCOL_VERSION)
+            metadata.save(self._data_path, text)
+        except OSError as error:
+            raise StartError(f"failed to persist metadata - {error}") from error
+        self.broker.listeners.append(self.metadata.on_change)
+
+    @property
+    def _metadata_path(self) -> Path:
+        return self._data_path / metadata.FILE_NAME
+
+    async def _serve(self) -> None:
+        loop = asyncio.get_running_loop()
+        settings = self._tcp_settings(loop)
+        factory = functools.partial(V2Connection, self.broker, settings)
+        listener = self._listeners["TCP"]
+        logger.info("TCP: listening on %s", format_address(listener))
+        if listener.family == socket.AF_UNIX:
+            self._tcp_server = await loop.create_unix_server(factory, sock=listener)
+        else:
+            self._tcp_server = await loop.create_server(factory, sock=listener)
+
+    def _tcp_settings(self, loop: asyncio.AbstractEventLoop) -> TcpSettings:
+        options = self._options
+        on_read = None
+        if options.spin_poll_s and (os.cpu_count() or 1) > 1:
+            on_read = SpinPoll(loop, options.spin_poll_s).on_read
+        authenticate = None
+        if options.auth_http_addresses:
+            authenticate = self._authenticate
+        return TcpSettings(
+            commands=CommandLimits(
+                max_msg_size=options.max_msg_size,
+                max_body_size=options.max_body_size,
+                max_rdy_count=options.max_rdy_count,
+                max_defer_ms=int(options.defer_limit_s * 1000),
+            ),
+            identify=self._identify_limits(),
+            max_req_ms=int(options.max_req_timeout_s * 1000),
+            handshake_timeout_s=options.handshake_timeout_s,
+            ssl_context=self._server_context,
+            is_tls_required=options.tls_required is not TLSRequired.NO,
+            authenticate=authenticate,
+            is_topology_aware=options.has_experiment(TOPOLOGY_AWARE_CONSUMPTION),
+            on_read=on_read,
+            max_connections=options.max_connections,
+            connections=self._connections,
+        )
+
+    def _identify_limits(self) -> IdentifyLimits:
+        options = self._options
+        return IdentifyLimits(
+            version=nsqd.PROTOCOL_VERSION,
+            max_rdy_count=options.max_rdy_count,
+            msg_timeout_ms=int(options.msg_timeout_s * 1000),
+            max_msg_timeout_ms=int(options.max_msg_timeout_s * 1000),
+            max_heartbeat_interval_ms=int(options.max_heartbeat_interval_s * 1000),
+            output_buffer_timeout_ms=int(options.output_buffer_timeout_s * 1000),
+            min_output_buffer_timeout_ms=int(options.min_output_buffer_timeout_s * 1000),
+            max_output_buffer_timeout_ms=int(options.max_output_buffer_timeout_s * 1000),
+            max_output_buffer_size=options.max_output_buffer_size,
+            has_tls=self._server_context is not None,
+            deflate=options.deflate,
+            max_deflate_level=options.max_deflate_level,
+            snappy=options.snappy,
+            auth_required=bool(options.auth_http_addresses),
+            topology_region=options.topology_region,
+            topology_zone=options.topology_zone,
+        )
+
+    def _authenticate(
+        self,
+        secret: bytes,
+        remote_ip: str,
+        common_name: str,
+        is_tls: bool,  # noqa: FBT001 - a value to pass on
+    ) -> object:
+        options = self._options
+        return query_auth(
+            options.auth_http_addresses,
+            secret=secret,
+            remote_ip=remote_ip,
+            common_name=common_name,
+            is_tls=is_tls,
+            method=options.auth_http_request_method,
+            connect_timeout_s=options.http_client_connect_timeout_s,
+            request_timeout_s=options.http_client_request_timeout_s,
+            ssl_context=self._client_context,
+            now=time.monotonic,
+        )
+
+    def _handle_exception(
+        self, loop: asyncio.AbstractEventLoop, context: dict[str, object]
+    ) -> None:
+        """What escapes a callback: a socket's trouble is logged, our own fault stops the daemon.
+
+        Memory can no longer be trusted then; the disk can.
+        """
+        error = context.get("exception")
+        if isinstance(error, OSError):
+            logger.warning("%s - %s", context.get("message"), error)
+            return
+        loop.default_exception_handler(context)
+        logger.critical("stopping after an internal error: %s", context.get("message"))
+        self.request_stop(1)
+
+
+def lock_directory(path: Path) -> int:
+    """Lock the data path against a second nsqd; return the descriptor that holds the lock.
+
+    Raises:
+        OptionsError: it is not there, or locked.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        cause = (error.strerror or str(error)).lower()
+        raise OptionsError(f"failed to lock data-path: open {path}: {cause}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        cause = (error.strerror or str(error)).lower()
+        raise OptionsError(
+            f"failed to lock data-path: cannot flock directory {path} - {cause}"
+            " (possibly in use by another instance of nsqd)"
+        ) from error
+    return descriptor
+
+
+def newest_change_ns(path: Path) -> int:
+    """Return when a file of the data path last changed: ids up to then may have been used."""
+    with os.scandir(path) as entries:
+        return max((entry.stat().st_mtime_ns for entry in entries if entry.is_file()), default=0)
+
+
+@contextlib.contextmanager
+def _quiet_collector() -> Iterator[None]:
+    """Keep the cyclic garbage collector away from the queues.
+
+    With millions of queued objects it stopped the loop for half a second at a time; nothing on the
+    hot path makes cycles.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.unfreeze()
+
+
+async def _run(options: Options) -> int:
+    daemon = Daemon(options)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, daemon.request_stop)
+    try:
+        await daemon.start()
+        with _quiet_collector():
+            await daemon.wait()
+    except StartError as error:
+        fatal_line("nsqd", str(error))
+        return 1
+    finally:
+        await daemon.stop()
+    logger.info("NSQ: bye")
+    return await daemon.wait()
+
+
+def run(options: Options, *, loop_factory: Callable[[], asyncio.AbstractEventLoop] | None) -> int:
+    """Run nsqd until it is told to stop; return the exit code."""
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        return runner.run(_run(options))

@@ -1,0 +1,558 @@
+"""The V2 protocol over TCP and unix sockets: commands in, frames out.
+
+`V2Connection` is one client: a publisher, a consumer, or both. It owns the client's state and its
+deadlines, runs its commands, and is the `Sink` of its consumer. What it writes leaves at the end of
+the loop turn, so output buffering is never a delay: the buffer sizes and timeouts that clients
+negotiate are upper bounds that are kept without a timer of ours.
+"""
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import partial
+from ssl import SSLContext, SSLError
+from typing import Any, ClassVar
+
+from nsqd.broker.broker import Broker
+from nsqd.broker.channel import Channel
+from nsqd.broker.consumer import Consumer, Locality
+from nsqd.broker.errors import ClosedError, ConsumerLimitError, NotInFlightError
+from nsqd.protocol import commands, frames
+from nsqd.protocol.command_parser import MAGIC, CommandLimits, CommandParser, LineTooLongError
+from nsqd.protocol.compression import CompressionError, DeflateCodec, SnappyCodec
+from nsqd.protocol.errors import ClientError, ErrorCode, FatalClientError, go_quote
+from nsqd.protocol.frames import FrameType, encode_frame, encode_messages
+from nsqd.protocol.identify import ClientSettings, IdentifyLimits, negotiate
+from nsqd.transport.auth import AuthError, AuthState
+from nsqd.transport.client_stream import ClientStream, TlsRefusedError
+
+logger = logging.getLogger(__name__)
+
+TLS_HANDSHAKE_S = 5.0
+# After a fatal error the client's input is read and dropped this long, so that closing with input
+# unread does not reset the connection and destroy the error frame on its way.
+LINGER_S = 1.0
+KEEP_ALIVE_S = 15
+# Beyond this, what waits to be sent makes a consumer not ready.
+WRITE_BUFFER_HIGH_BYTES = 256 * 1024
+# A deadline that is this near has come: the second heartbeat and the deadline are one moment.
+DEADLINE_SLACK_S = 0.05
+
+FAILED_CODES = {
+    "PUB": ErrorCode.E_PUB_FAILED,
+    "MPUB": ErrorCode.E_MPUB_FAILED,
+    "DPUB": ErrorCode.E_DPUB_FAILED,
+}
+
+
+class ClientState(IntEnum):
+    """The states that /stats shows; 1 and 2 are never used for clients."""
+
+    INIT = 0
+    SUBSCRIBED = 3
+    CLOSING = 4
+
+
+_CONSUMING = (ClientState.SUBSCRIBED, ClientState.CLOSING)
+_ALLOWED_STATES: dict[bytes, tuple[ClientState, ...]] = {
+    b"IDENTIFY": (ClientState.INIT,),
+    b"AUTH": (ClientState.INIT,),
+    b"SUB": (ClientState.INIT,),
+    b"RDY": _CONSUMING,
+    b"FIN": _CONSUMING,
+    b"REQ": _CONSUMING,
+    b"TOUCH": _CONSUMING,
+    b"CLS": (ClientState.SUBSCRIBED,),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TcpSettings:
+    """What a connection needs of the options, and whom it asks."""
+
+    commands: CommandLimits
+    identify: IdentifyLimits
+    max_req_ms: int
+    handshake_timeout_s: float
+    max_connections: int = 0  # 0 = no limit
+    ssl_context: SSLContext | None = None
+    is_tls_required: bool = False
+    is_topology_aware: bool = False
+    # Asks the auth servers with secret, IP, common name and whether TLS is on; blocks.
+    # None: no auth.
+    authenticate: Callable[[bytes, str, str, bool], AuthState] | None = None
+    # Called once per read, for those who poll under dense traffic.
+    on_read: Callable[[], object] | None = None
+    connections: set["V2Connection"] = field(default_factory=set)
+
+
+class V2Connection(asyncio.Protocol):
+    """One client."""
+
+    def __init__(self, broker: Broker, server: TcpSettings) -> None:
+        self.state = ClientState.INIT
+        self.settings = ClientSettings.initial(server.identify, "")
+        self.consumer: Consumer | None = None
+        self.channel: Channel | None = None
+        self.auth: AuthState | None = None
+        self.pub_counts: dict[str, int] = {}
+        self.connected_at_s = int(time.time())
+        self.remote_address = ""
+        self.remote_ip = ""
+        self.stream: ClientStream
+        self._broker = broker
+        self._server = server
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport
+        self._parser = CommandParser(server.commands, self)
+        self._magic: bytes | None = b""  # what has come of it, None when it is complete
+        self._secret = b""
+        self._is_identified = False
+        self._out: list[bytes] = []  # replies of the commands being run
+        self._is_open = False  # False from the moment we decide to close
+        self._is_suspended = False  # commands wait for the auth server
+        self._heard_at = 0.0
+        self._stalled_at: float | None = None  # since when the client does not take our output
+        self._timer: asyncio.TimerHandle | None = None
+
+    # --- the socket
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to wait for the magic."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self.stream = ClientStream(transport, self._take)
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH_BYTES)
+        self._set_remote(transport)
+        self._is_open = True
+        self._heard_at = self._loop.time()
+        connections = self._server.connections
+        connections.add(self)
+        if 0 < self._server.max_connections < len(connections):
+            logger.warning("TCP: too many connections, refusing %s", self.remote_address)
+            self._abort()
+            return
+        self._set_timer(self._server.handshake_timeout_s, self._abort)
+        logger.info("TCP: new client(%s)", self.remote_address)
+
+    def _set_remote(self, transport: asyncio.Transport) -> None:
+        peer = transport.get_extra_info("peername")
+        if isinstance(peer, tuple):
+            host, port = peer[0], peer[1]
+            self.remote_ip = host
+            self.remote_address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            connection = transport.get_extra_info("socket")
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEP_ALIVE_S)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEP_ALIVE_S)
+        else:
+            self.remote_address = peer or "@"  # so nsqd shows clients of unix sockets
+        self.settings = ClientSettings.initial(self._server.identify, self.remote_ip)
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes from the socket."""
+        if not self._is_open:
+            return
+        try:
+            self.stream.feed(data)
+        except FatalClientError as error:
+            self._fail(error)
+        except TlsRefusedError as error:
+            self._refuse_tls(str(error))
+        except (LineTooLongError, CompressionError, SSLError) as error:
+            logger.warning("client(%s) - %r", self.remote_address, error)
+            self.close()
+        except AssertionError:
+            raise
+        except Exception:  # the boundary: one client's bad luck is nobody else's
+            logger.exception("client(%s) - closed after an internal error", self.remote_address)
+            self._abort()
+        if self._server.on_read is not None:
+            self._server.on_read()
+
+    def eof_received(self) -> None:
+        """Tell a client that stops in the middle of a body; the transport closes by itself."""
+        error = self._parser.error_at_eof
+        if self._is_open and error is not None:
+            self._fail(error)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Leave the channel and let go of everything."""
+        logger.info("client(%s) - exiting", self.remote_address)
+        self._end()
+        self._stop_timer()
+        self._server.connections.discard(self)
+        # No cycle may stay behind: the garbage collector is not there to find it.
+        self._parser.close()
+        self.stream.close()
+        if self.channel is not None and self.consumer is not None:
+            self.channel.unsubscribe(self.consumer)
+
+    def pause_writing(self) -> None:
+        """The client does not take what it gets: give it no more."""
+        self._stalled_at = self._loop.time()
+        if self.consumer is not None:
+            self.consumer.is_writable = False
+
+    def resume_writing(self) -> None:
+        """The client is taking again."""
+        self._stalled_at = None
+        if self.consumer is not None and self.channel is not None and self._is_open:
+            self.consumer.is_writable = True
+            self.channel.wake(self.consumer)
+
+    def deliver(self, heads: list[bytes], ids: list[bytes], bodies: Sequence[bytes]) -> None:
+        """Send messages."""
+        self.stream.write_messages(encode_messages(heads, ids, bodies), bodies)
+
+    def close(self) -> None:
+        """Close without a word, once what has been written is sent."""
+        self._end()
+        self._transport.close()
+        # A client that does not read can't keep the connection: nsqd has a write deadline.
+        self._set_timer(LINGER_S, self._transport.abort)
+
+    def _fail(self, error: FatalClientError) -> None:
+        """Send the error, say that nothing more comes, and give the client time to read it."""
+        logger.warning("client(%s) - %s", self.remote_address, error)
+        self._out.append(encode_frame(FrameType.ERROR, error.frame_data))
+        self._flush()
+        self._end()
+        if self._transport.can_write_eof() and not self._transport.is_closing():
+            self._transport.write_eof()
+        self._set_timer(LINGER_S, self._transport.close)
+
+    def _abort(self) -> None:
+        self._end()
+        self._transport.abort()
+
+    def _end(self) -> None:
+        """From here on nothing is taken from the client, and no message given to it."""
+        self._is_open = False
+        if self.consumer is not None:
+            self.consumer.is_writable = False
+
+    def _flush(self) -> None:
+        if self._out:
+            out, self._out = self._out, []
+            self.stream.write(out[0] if len(out) == 1 else b"".join(out))
+
+    # --- deadlines
+
+    def _set_timer(self, delay_s: float, callback: Callable[[], object]) -> None:
+        self._stop_timer()
+        self._timer = self._loop.call_later(delay_s, callback)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _start_heartbeats(self) -> None:
+        self._heard_at = self._loop.time()
+        interval_ms = self.settings.heartbeat_interval_ms
+        if interval_ms:
+            self._set_timer(interval_ms / 1000, self._beat)
+        else:
+            self._stop_timer()
+
+    def _beat(self) -> None:
+        """Send a heartbeat, unless the client has been silent, or deaf, for too long."""
+        interval_s = self.settings.heartbeat_interval_ms / 1000
+        now = self._loop.time()
+        if self._stalled_at is not None and now - self._stalled_at >= interval_s:
+            logger.warning("client(%s) - does not read, closing", self.remote_address)
+            self._abort()
+        elif now - self._heard_at >= 2 * interval_s - DEADLINE_SLACK_S:
+            logger.warning("client(%s) - silent, closing", self.remote_address)
+            error = self._parser.error_at_eof
+            if error is None:
+                self.close()
+            else:
+                self._fail(error)
+        else:
+            self.stream.write(frames.HEARTBEAT)
+            self._set_timer(interval_s, self._beat)
+
+    # --- commands
+
+    def _take(self, data: bytes) -> None:
+        """Take what the client sent and run it."""
+        if self._magic is not None:
+            self._magic += data
+            if len(self._magic) < len(MAGIC):
+                return
+            if not self._magic.startswith(MAGIC):
+                raise FatalClientError(ErrorCode.E_BAD_PROTOCOL)
+            data = self._magic[len(MAGIC) :]
+            self._magic = None
+            self._start_heartbeats()
+        if not self._is_open:
+            return
+        self._heard_at = self._loop.time()
+        self._parser.feed(data)
+        if not self._is_suspended:
+            self._run(self._parser.commands())
+
+    def admit(self, verb: bytes) -> bool:
+        """Check that a command is allowed now; False if it is to be ignored."""
+        if self._server.is_tls_required and self.stream.tls is None and verb != b"IDENTIFY":
+            text = b"cannot " + verb + b" in current state (TLS required)"
+            raise FatalClientError(ErrorCode.E_INVALID, text)
+        allowed = _ALLOWED_STATES.get(verb)
+        if allowed is not None and self.state not in allowed:
+            text = b"cannot " + verb + b" in current state"
+            raise FatalClientError(ErrorCode.E_INVALID, text)
+        if verb == b"SUB" and not self.settings.heartbeat_interval_ms:
+            raise FatalClientError(ErrorCode.E_INVALID, "cannot SUB with heartbeats disabled")
+        return not (verb == b"RDY" and self.state is ClientState.CLOSING)
+
+    def _run(self, parsed: Iterator[commands.Command]) -> None:
+        """Run commands and send their replies in one write."""
+        try:
+            for command in parsed:
+                kind = type(command)
+                if self.auth is not None and kind in _NEED_AUTH and self._renew(command):
+                    return
+                try:
+                    self._handlers[kind](self, command)
+                except FatalClientError:
+                    raise
+                except ClientError as error:
+                    self._out.append(encode_frame(FrameType.ERROR, error.frame_data))
+                if self._is_suspended or not self._is_open:
+                    return
+        finally:
+            self._flush()
+
+    def _publish(self, command: commands.Publish) -> None:
+        name = command.topic
+        if self._server.authenticate is not None:
+            self.authorize(command.verb, name)
+        try:
+            topic = self._broker.topics.get(name) or self._broker.ensure_topic(name)
+            topic.publish(command.bodies)
+        except (ClosedError, OSError) as error:
+            raise _publish_error(command.verb, error) from error
+        self.pub_counts[name] = self.pub_counts.get(name, 0) + len(command.bodies)
+        self._out.append(frames.OK * command.ok_count)
+
+    def _publish_deferred(self, command: commands.DeferredPublish) -> None:
+        name = command.topic
+        self.authorize("DPUB", name)
+        try:
+            topic = self._broker.ensure_topic(name)
+            topic.publish([command.body], delay_s=command.delay_ms / 1000)
+        except (ClosedError, OSError) as error:
+            raise _publish_error("DPUB", error) from error
+        self.pub_counts[name] = self.pub_counts.get(name, 0) + 1
+        self._out.append(frames.OK)
+
+    def _subscribe(self, command: commands.Subscribe) -> None:
+        self.authorize("SUB", command.topic, command.channel)
+        consumer = Consumer(
+            self,
+            msg_timeout_s=self.settings.msg_timeout_ms / 1000,
+            sample_rate=self.settings.sample_rate,
+            locality=self._locality(),
+        )
+        try:
+            channel = self._broker.ensure_topic(command.topic).ensure_channel(command.channel)
+            channel.subscribe(consumer)
+        except (ClosedError, ConsumerLimitError, OSError) as error:
+            raise FatalClientError(ErrorCode.E_SUB_FAILED, f"SUB failed {error}") from error
+        self.consumer = consumer
+        self.channel = channel
+        self.state = ClientState.SUBSCRIBED
+        self._out.append(frames.OK)
+
+    def _locality(self) -> Locality:
+        limits = self._server.identify
+        if not self._server.is_topology_aware or not self._is_identified:
+            return Locality.GLOBAL
+        if limits.topology_zone and self.settings.topology_zone == limits.topology_zone:
+            return Locality.ZONE
+        if limits.topology_region and self.settings.topology_region == limits.topology_region:
+            return Locality.REGION
+        return Locality.GLOBAL
+
+    def _ready(self, command: commands.Ready) -> None:
+        channel, consumer = self._subscription()
+        channel.set_ready(consumer, command.count)
+
+    def _finish(self, command: commands.Finish) -> None:
+        channel, consumer = self._subscription()
+        for message_id, reason in channel.finish(consumer, command.ids):
+            error = _message_error("FIN", ErrorCode.E_FIN_FAILED, message_id, reason)
+            self._out.append(encode_frame(FrameType.ERROR, error.frame_data))
+
+    def _requeue(self, command: commands.Requeue) -> None:
+        channel, consumer = self._subscription()
+        delay_ms = min(command.delay_ms, self._server.max_req_ms)
+        if delay_ms < command.delay_ms:
+            logger.info(
+                "client(%s) - REQ timeout %d out of range 0-%d, setting to %d",
+                *(self.remote_address, command.delay_ms, self._server.max_req_ms, delay_ms),
+            )
+        try:
+            channel.requeue(consumer, command.message_id, delay_ms / 1000)
+        except NotInFlightError as error:
+            code = ErrorCode.E_REQ_FAILED
+            raise _message_error("REQ", code, command.message_id, str(error)) from error
+
+    def _touch(self, command: commands.Touch) -> None:
+        channel, consumer = self._subscription()
+        try:
+            channel.touch(consumer, command.message_id)
+        except NotInFlightError as error:
+            code = ErrorCode.E_TOUCH_FAILED
+            raise _message_error("TOUCH", code, command.message_id, str(error)) from error
+
+    def _start_close(self, _command: commands.StartClose) -> None:
+        _, consumer = self._subscription()
+        consumer.ready_count = 0
+        self.state = ClientState.CLOSING
+        self._out.append(frames.CLOSE_WAIT)
+
+    def _nop(self, _command: commands.Nop) -> None:
+        """Having been heard is all that a NOP is for."""
+
+    def _subscription(self) -> tuple[Channel, Consumer]:
+        assert self.channel is not None  # admit() has seen to it
+        assert self.consumer is not None
+        return self.channel, self.consumer
+
+    # --- negotiation
+
+    def _identify(self, command: commands.Identify) -> None:
+        before = self.settings
+        self.settings, reply = negotiate(command.body, before, self._server.identify)
+        self._is_identified = True
+        self._out.append(encode_frame(FrameType.RESPONSE, reply))
+        self._flush()
+        self._start_heartbeats()
+        if self.settings.tls_v1 and not before.tls_v1:
+            assert self._server.ssl_context is not None
+            self._set_timer(TLS_HANDSHAKE_S, partial(self._refuse_tls, "timeout"))
+            ahead = self._parser.take_rest()
+            self.stream.start_tls(self._server.ssl_context, self._tls_started, ahead)
+        elif self._wants_compression():
+            ahead = self._parser.take_rest()
+            self._start_compression()
+            if ahead:
+                self.stream.feed(ahead)
+
+    def _tls_started(self) -> None:
+        self._start_heartbeats()
+        if self._wants_compression():
+            self._start_compression()
+
+    def _refuse_tls(self, cause: str) -> None:
+        """Answer in the clear: there is no TLS to answer in."""
+        self.stream.drop_tls()
+        self._fail(FatalClientError(ErrorCode.E_IDENTIFY_FAILED, f"IDENTIFY failed {cause}"))
+
+    def _wants_compression(self) -> bool:
+        return (self.settings.snappy or self.settings.deflate) and not self.stream.is_compressed
+
+    def _start_compression(self) -> None:
+        codec = SnappyCodec() if self.settings.snappy else DeflateCodec(self.settings.deflate_level)
+        self.stream.start_compression(codec)
+        self.stream.write(frames.OK)
+
+    # --- authorization
+
+    def authorize(self, verb: str, topic: str, channel: str = "") -> None:
+        """Check what the client may do; rights that have run out have been renewed before."""
+        if self._server.authenticate is None:
+            return
+        if self.auth is None or not self.auth.permission_count:
+            raise FatalClientError(ErrorCode.E_AUTH_FIRST, f"AUTH required before {verb}")
+        permission = "subscribe" if verb == "SUB" else "publish"
+        if not self.auth.is_allowed(permission, topic, channel):
+            text = f"AUTH failed for {verb} on {go_quote(topic)} {go_quote(channel)}"
+            raise FatalClientError(ErrorCode.E_UNAUTHORIZED, text)
+
+    def _authenticate(self, command: commands.Auth) -> None:
+        if self.auth is not None and self.auth.permission_count:
+            raise FatalClientError(ErrorCode.E_INVALID, "AUTH already set")
+        if self._server.authenticate is None:
+            raise FatalClientError(ErrorCode.E_AUTH_DISABLED, "AUTH disabled")
+        self._secret = command.secret
+        self._ask_auth_server(self._authenticated)
+
+    def _authenticated(self) -> None:
+        assert self.auth is not None
+        if not self.auth.permission_count:
+            raise FatalClientError(ErrorCode.E_UNAUTHORIZED, "AUTH no authorizations found")
+        self._out.append(encode_frame(FrameType.RESPONSE, self.auth.reply()))
+
+    def _renew(self, command: commands.Command) -> bool:
+        """If the client's rights have run out, ask again and run the command after that."""
+        assert self.auth is not None
+        if not self.auth.is_expired(time.monotonic()):
+            return False
+        self._ask_auth_server(lambda: self._run(iter([command])))
+        return True
+
+    def _ask_auth_server(self, then: Callable[[], object]) -> None:
+        """Ask in a thread; the client's further commands wait, other clients don't."""
+        authenticate = self._server.authenticate
+        assert authenticate is not None
+        self._is_suspended = True
+        self._transport.pause_reading()
+        tls = self.stream.tls
+        common_name = "" if tls is None else tls.peer_common_name
+        answer = self._loop.run_in_executor(
+            None, authenticate, self._secret, self.remote_ip, common_name, tls is not None
+        )
+        answer.add_done_callback(lambda done: self._auth_answered(done, then))
+
+    def _auth_answered(self, answer: asyncio.Future[AuthState], then: Callable[[], object]) -> None:
+        error = answer.exception()
+        if not self._is_open:
+            return
+        self._is_suspended = False
+        try:
+            if isinstance(error, AuthError):
+                logger.warning("client(%s) - auth failed: %s", self.remote_address, error)
+                raise FatalClientError(ErrorCode.E_AUTH_FAILED, "AUTH failed") from error
+            self.auth = answer.result()
+            then()
+            self._flush()
+            if not self._is_suspended:
+                self._transport.resume_reading()
+                self._run(self._parser.commands())
+        except FatalClientError as fatal:
+            self._fail(fatal)
+
+    _handlers: ClassVar[dict[type, Callable[["V2Connection", Any], None]]] = {
+        commands.Publish: _publish,
+        commands.Finish: _finish,
+        commands.Ready: _ready,
+        commands.Requeue: _requeue,
+        commands.Touch: _touch,
+        commands.Nop: _nop,
+        commands.DeferredPublish: _publish_deferred,
+        commands.Subscribe: _subscribe,
+        commands.StartClose: _start_close,
+        commands.Identify: _identify,
+        commands.Auth: _authenticate,
+    }
+
+
+_NEED_AUTH = frozenset({commands.Publish, commands.DeferredPublish, commands.Subscribe})
+
+
+def _publish_error(verb: str, error: ClosedError | OSError) -> FatalClientError:
+    cause = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return FatalClientError(FAILED_CODES[verb], f"{verb} failed {cause}")
+
+
+def _message_error(verb: str, code: ErrorCode, message_id: bytes, reason: str) -> ClientError:
+    text = verb.encode() + b" " + message_id + b" failed " + reason.encode()
+    return ClientError(code, text)
