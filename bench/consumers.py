@@ -7,6 +7,7 @@ and its FINs are sixteen strided copies, one for each column of the ids.
 
 import select
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
@@ -72,28 +73,31 @@ class _Subscription:
         if received == 0:
             raise LoadError("the daemon closed a consumer's connection")
         self._end += received
-        frame_bytes = self._frame_bytes
-        count = self._end // frame_bytes
-        used = count * frame_bytes
-        if not self._is_plain(count, used):
+        count = self._end // self._frame_bytes
+        if count and not self._is_plain(count):
             return self._receive_mixed()
-        if count == 0:
-            return 0
-        fins = bytearray(self._fins[: count * wire.FIN_BYTES])
-        buffer = self._buffer
-        for column in range(16):
-            ids = buffer[wire.ID_OFFSET + column : used : frame_bytes]
-            fins[4 + column :: wire.FIN_BYTES] = ids
-        self._keep_from(used)
-        self.send(fins)
+        if count:
+            self._finish_plain(count)
+        # What is left may be a heartbeat or an error: shorter than a message, but not the start
+        # of one.
+        if self._end >= wire.FRAME_HEADER_BYTES and not self._buffer.startswith(self._header):
+            count += self._receive_mixed()
         return count
 
-    def _is_plain(self, count: int, used: int) -> bool:
-        """Whether the buffer is `count` messages of the expected size, and the start of one."""
-        if count == 0:
-            return self._end < wire.FRAME_HEADER_BYTES or self._buffer.startswith(self._header)
+    def _is_plain(self, count: int) -> bool:
+        """Whether the buffer begins with `count` messages of the expected size."""
         buffer, step = self._buffer, self._frame_bytes
+        used = count * step
         return all(buffer[i:used:step] == column[:count] for i, column in enumerate(self._columns))
+
+    def _finish_plain(self, count: int) -> None:
+        buffer, step = self._buffer, self._frame_bytes
+        used = count * step
+        fins = bytearray(self._fins[: count * wire.FIN_BYTES])
+        for column in range(16):
+            fins[4 + column :: wire.FIN_BYTES] = buffer[wire.ID_OFFSET + column : used : step]
+        self._keep_from(used)
+        self.send(fins)
 
     def _receive_mixed(self) -> int:
         """The slow way, frame by frame, for the buffer that has a heartbeat in it."""
@@ -129,13 +133,22 @@ def consume(plan: ConsumePlan, start: Start) -> LoadResult:
     Raises:
         LoadError: an error frame, a closed connection, or nothing came at all.
     """
-    channels = [channel for channel in plan.channels for _ in range(plan.connections)]
-    subscriptions = {s.sock.fileno(): s for s in (_Subscription(plan, c) for c in channels)}
-    poller = select.epoll()
-    for number, subscription in subscriptions.items():
-        poller.register(number, select.EPOLLIN)
-        subscription.sock.setblocking(False)
-    start()
+    with ExitStack() as resources:
+        poller = resources.enter_context(select.epoll())
+        subscriptions: dict[int, _Subscription] = {}
+        for channel in plan.channels * plan.connections:
+            subscription = _Subscription(plan, channel)
+            resources.enter_context(subscription.sock)
+            subscription.sock.setblocking(False)
+            poller.register(subscription.sock, select.EPOLLIN)
+            subscriptions[subscription.sock.fileno()] = subscription
+        start()
+        return _consume(plan, poller, subscriptions)
+
+
+def _consume(
+    plan: ConsumePlan, poller: select.epoll, subscriptions: dict[int, _Subscription]
+) -> LoadResult:
     cpu_s, started_ns = time.process_time(), time.monotonic_ns()
     deadline = time.monotonic() + plan.seconds
     for subscription in subscriptions.values():

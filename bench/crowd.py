@@ -3,7 +3,7 @@
 They are what a busy site looks like: producers that seldom publish, consumers that wait.
 """
 
-import socket
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,14 +33,13 @@ def hold_crowd(plan: CrowdPlan, start: Start) -> LoadResult:
     """
     identify = wire.identify_command({"heartbeat_interval": HEARTBEAT_INTERVAL_MS})
     subscribe = f"SUB {plan.topic} {plan.channel}\n".encode()
-    members: list[socket.socket] = []
-    for number in range(plan.idle + plan.consumers):
-        sock = wire.connect(plan.address)
-        sock.sendall(wire.MAGIC + identify)
-        wire.expect(sock, wire.OK_FRAME)
-        if number >= plan.idle:
-            sock.sendall(subscribe)
+    with ExitStack() as members:
+        for number in range(plan.idle + plan.consumers):
+            sock = members.enter_context(wire.connect(plan.address))
+            sock.sendall(wire.MAGIC + identify)
             wire.expect(sock, wire.OK_FRAME)
-        members.append(sock)
-    start()
-    return LoadResult(len(members), 0, 0, 0.0)
+            if number >= plan.idle:
+                sock.sendall(subscribe)
+                wire.expect(sock, wire.OK_FRAME)
+        start()
+    return LoadResult(plan.idle + plan.consumers, 0, 0, 0.0)

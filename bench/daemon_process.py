@@ -199,13 +199,19 @@ def _start(
             _end(process)
             if not isinstance(error, DaemonError):
                 raise
-            tail = log.read_text(errors="replace").splitlines()[-LOG_LINES:]
-            if any("in use" in line for line in tail):
+            lines = log.read_text(errors="replace").splitlines()
+            if any("in use" in line for line in lines):
                 continue
-            lines = "\n    ".join(tail or ["(it logged nothing)"])
-            raise DaemonError(f"{target}: {error}; its last log lines:\n    {lines}") from error
+            raise DaemonError(f"{target}: {error}; its log:{_excerpt(lines)}") from error
         return process, daemon
     raise DaemonError(f"{target}: no free ports in {START_ATTEMPTS} attempts")
+
+
+def _excerpt(lines: Sequence[str]) -> str:
+    """The end of a log, and its start, where a wrong flag is named before the usage text."""
+    if len(lines) > LOG_LINES:
+        lines = [*lines[:2], "...", *lines[2 - LOG_LINES :]]
+    return "".join(f"\n    {line}" for line in lines) or " nothing"
 
 
 def _spawn(target: Target, flags: Sequence[str], log: Path) -> subprocess.Popen[bytes]:

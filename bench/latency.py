@@ -5,6 +5,7 @@ sends it and never waits for the daemon, so a slow daemon cannot slow the measur
 """
 
 import select
+import socket
 import struct
 import time
 from array import array
@@ -39,10 +40,14 @@ def publish_paced(plan: PacedPlan, start: Start) -> LoadResult:
     Raises:
         LoadError: the daemon refuses a publish.
     """
-    sock = wire.connect_publisher(plan.address)
+    with wire.connect_publisher(plan.address) as sock:
+        start()
+        return _publish_paced(plan, sock)
+
+
+def _publish_paced(plan: PacedPlan, sock: socket.socket) -> LoadResult:
     command = bytearray(wire.pub_command(plan.topic, bytes(plan.body_bytes)))
     stamp_offset = len(command) - plan.body_bytes
-    start()
     cpu_s, started_ns = time.process_time(), time.monotonic_ns()
     begin = time.monotonic()
     answers = bytearray()
@@ -68,11 +73,15 @@ def consume_stamped(plan: PacedPlan, start: Start) -> LoadResult:
     Raises:
         LoadError: an error frame, a closed connection, or messages missing after the timeout.
     """
-    sock = wire.connect_consumer(plan.address, plan.topic, plan.channel)
-    block_with_timeout(sock)
-    sock.sendall(b"RDY %d\n" % CHANNEL_RDY)
+    with wire.connect_consumer(plan.address, plan.topic, plan.channel) as sock:
+        block_with_timeout(sock)
+        sock.sendall(b"RDY %d\n" % CHANNEL_RDY)
+        start()
+        return _consume_stamped(plan, sock)
+
+
+def _consume_stamped(plan: PacedPlan, sock: socket.socket) -> LoadResult:
     latencies: array[int] = array("q")
-    start()
     cpu_s, started_ns = time.process_time(), time.monotonic_ns()
     deadline_ns = started_ns + int(plan.timeout_s * 1e9)
     buffer = b""

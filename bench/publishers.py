@@ -8,6 +8,7 @@ import select
 import socket
 import time
 from array import array
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
@@ -109,16 +110,23 @@ def publish(plan: PublishPlan, start: Start) -> LoadResult:
     Raises:
         LoadError: the daemon refuses, disconnects, or stops answering.
     """
-    units = -(-plan.messages // plan.unit_messages)
     stream = memoryview(plan.unit * max(2, STREAM_BYTES // len(plan.unit)))
-    shares = [
-        units // plan.connections + (i < units % plan.connections) for i in range(plan.connections)
-    ]
-    pipelines = {p.sock.fileno(): p for p in (_Pipeline(plan, stream, share) for share in shares)}
-    poller = select.epoll()
-    for number in pipelines:
-        poller.register(number, select.EPOLLIN)
-    start()
+    share, rest = divmod(-(-plan.messages // plan.unit_messages), plan.connections)
+    with ExitStack() as resources:
+        poller = resources.enter_context(select.epoll())
+        pipelines: dict[int, _Pipeline] = {}
+        for number in range(plan.connections):
+            pipeline = _Pipeline(plan, stream, share + (number < rest))
+            resources.enter_context(pipeline.sock)
+            poller.register(pipeline.sock, select.EPOLLIN)
+            pipelines[pipeline.sock.fileno()] = pipeline
+        start()
+        return _publish(plan, poller, pipelines)
+
+
+def _publish(
+    plan: PublishPlan, poller: select.epoll, pipelines: dict[int, _Pipeline]
+) -> LoadResult:
     cpu_s, started_ns = time.process_time(), time.monotonic_ns()
     deadline = time.monotonic() + plan.seconds
     for pipeline in pipelines.values():
@@ -161,13 +169,17 @@ def publish_in_bursts(plan: PublishPlan, start: Start) -> LoadResult:
     Raises:
         LoadError: the daemon refuses, disconnects, or stops answering.
     """
-    sock = wire.connect_publisher(plan.address)
-    block_with_timeout(sock)
+    with wire.connect_publisher(plan.address) as sock:
+        block_with_timeout(sock)
+        start()
+        return _publish_in_bursts(plan, sock)
+
+
+def _publish_in_bursts(plan: PublishPlan, sock: socket.socket) -> LoadResult:
     half = max(1, plan.window // 2)
     burst, expected = plan.unit * half, wire.OK_FRAME * half
     unsent = max(1, plan.messages // plan.unit_messages // half)
     outstanding = answered = 0
-    start()
     cpu_s, started_ns = time.process_time(), time.monotonic_ns()
     deadline = time.monotonic() + plan.seconds
     while unsent or outstanding:
@@ -196,12 +208,16 @@ def publish_synchronously(plan: PublishPlan, start: Start) -> LoadResult:
     Raises:
         LoadError: the daemon refuses, disconnects, or stops answering.
     """
-    sock = wire.connect_publisher(plan.address)
-    block_with_timeout(sock)
+    with wire.connect_publisher(plan.address) as sock:
+        block_with_timeout(sock)
+        start()
+        return _publish_synchronously(plan, sock)
+
+
+def _publish_synchronously(plan: PublishPlan, sock: socket.socket) -> LoadResult:
     latencies: array[int] = array("q")
     note, clock, send, receive = latencies.append, time.monotonic_ns, sock.send, sock.recv
     unit, expected, count = plan.unit, wire.OK_FRAME, 0
-    start()
     cpu_s, started_ns = time.process_time(), clock()
     now, deadline_ns = started_ns, started_ns + int(plan.seconds * 1e9)
     while count < plan.messages and now < deadline_ns:
@@ -226,13 +242,20 @@ def post(plan: PostPlan, start: Start) -> LoadResult:
     Raises:
         LoadError: an answer that is not 200 OK, or none.
     """
-    sockets = {s.fileno(): s for s in (wire.connect(plan.address) for _ in range(plan.connections))}
+    with ExitStack() as resources:
+        poller = resources.enter_context(select.epoll())
+        sockets: dict[int, socket.socket] = {}
+        for _ in range(plan.connections):
+            sock = resources.enter_context(wire.connect(plan.address))
+            block_with_timeout(sock)
+            poller.register(sock, select.EPOLLIN)
+            sockets[sock.fileno()] = sock
+        start()
+        return _post(plan, poller, sockets)
+
+
+def _post(plan: PostPlan, poller: select.epoll, sockets: dict[int, socket.socket]) -> LoadResult:
     answers = dict.fromkeys(sockets, b"")
-    poller = select.epoll()
-    for number, sock in sockets.items():
-        poller.register(number, select.EPOLLIN)
-        block_with_timeout(sock)
-    start()
     cpu_s, started_ns = time.process_time(), time.monotonic_ns()
     deadline = time.monotonic() + plan.seconds
     for sock in sockets.values():

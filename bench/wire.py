@@ -91,8 +91,7 @@ def connect_publisher(address: tuple[str, int]) -> socket.socket:
     """
     sock = connect(address)
     settings: dict[str, object] = {"client_id": "bench", "heartbeat_interval": -1}
-    sock.sendall(MAGIC + identify_command(settings))
-    expect(sock, OK_FRAME)
+    _converse(sock, MAGIC + identify_command(settings))
     return sock
 
 
@@ -103,11 +102,20 @@ def connect_consumer(address: tuple[str, int], topic: str, channel: str) -> sock
         LoadError: the daemon refuses.
     """
     sock = connect(address)
-    sock.sendall(MAGIC + identify_command({"client_id": "bench"}))
-    expect(sock, OK_FRAME)
-    sock.sendall(f"SUB {topic} {channel}\n".encode())
-    expect(sock, OK_FRAME)
+    subscribe = f"SUB {topic} {channel}\n".encode()
+    _converse(sock, MAGIC + identify_command({"client_id": "bench"}), subscribe)
     return sock
+
+
+def _converse(sock: socket.socket, *commands: bytes) -> None:
+    """Send each command and have it answered with OK, or close."""
+    try:
+        for command in commands:
+            sock.sendall(command)
+            expect(sock, OK_FRAME)
+    except BaseException:
+        sock.close()
+        raise
 
 
 def expect(sock: socket.socket, frame: bytes) -> None:
