@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
 from ssl import SSLContext, SSLError
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from nsqd.broker.broker import Broker
 from nsqd.broker.channel import Channel
@@ -123,11 +123,10 @@ class V2Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to wait for the magic."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        self.stream = ClientStream(transport, self._take)
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH_BYTES)
-        self._set_remote(transport)
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one without saying so
+        self.stream = ClientStream(self._transport, self._take)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH_BYTES)
+        self._set_remote(self._transport)
         self._is_open = True
         self._heard_at = self._loop.time()
         connections = self._server.connections
