@@ -11,6 +11,7 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Callable
+from typing import cast
 
 from lookupd.registry import Peer, Registry
 from nsqd.protocol.errors import FatalClientError
@@ -53,12 +54,10 @@ class PeerServer:
         *,
         clock: Callable[[], float],
         command_timeout_s: float = COMMAND_TIMEOUT_S,
-        close_timeout_s: float = CLOSE_TIMEOUT_S,
     ) -> None:
         self.registry = registry
         self.clock = clock
         self.command_timeout_s = command_timeout_s
-        self.close_timeout_s = close_timeout_s
         self.connections: set[PeerConnection] = set()
         self.accepted_count = 0
         # By verb, and by error code.
@@ -115,8 +114,8 @@ class PeerConnection(asyncio.BufferedProtocol):
     # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports have the methods of asyncio's, but not their classes.
+        self._transport = cast(asyncio.Transport, transport)
         self._remote_address = format_address(transport.get_extra_info("peername"))
         self._server.connections.add(self)
         self._server.accepted_count += 1
@@ -222,7 +221,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._transport.close()
         self._stop_timer()
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._server.close_timeout_s, self.abort)
+        self._timer = loop.call_later(CLOSE_TIMEOUT_S, self.abort)
 
     def _watch(self, *, has_progress: bool) -> None:
         """Keep the timer running while a command is incomplete, from when that one began."""

@@ -1,0 +1,134 @@
+"""The composition root of nsqlookupd: it listens, serves until it is told to stop, and closes.
+
+`Daemon` owns the registry and the two doors to it. Its life has three phases: `start`, `wait` and
+`close`; `run` is all of them. Nobody imports this module but `__main__` and tests.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from lookupd.http_api import HttpApi
+from lookupd.options import PROGRAM, Options, split_address
+from lookupd.registry import Registry
+from lookupd.tcp import COMMAND_TIMEOUT_S, PeerServer, format_address
+from nsqd import PROTOCOL_VERSION
+from nsqd.flags import version_text
+from nsqd.protocol.lookup import LookupdIdentity
+from nsqd.transport.http_server import HttpServer
+
+logger = logging.getLogger(__name__)
+
+
+class StartError(Exception):
+    """The daemon cannot listen; the text says where and why."""
+
+
+class Daemon:
+    """One nsqlookupd."""
+
+    def __init__(self, options: Options, *, command_timeout_s: float = COMMAND_TIMEOUT_S) -> None:
+        self._options = options
+        # Activity and tombstones are differences of time, which a clock that steps would falsify.
+        clock = time.monotonic
+        registry = Registry(
+            inactive_producer_timeout_s=options.inactive_producer_timeout_s,
+            tombstone_lifetime_s=options.tombstone_lifetime_s,
+        )
+        self._peer_server = PeerServer(registry, clock=clock, command_timeout_s=command_timeout_s)
+        api = HttpApi(registry, self._peer_server, clock=clock)
+        self._http_server = HttpServer(api.router(), on_request=_log_request)
+        self._is_stopping = asyncio.Event()
+        self._exit_code = 0
+        # The real ports, once started.
+        self.tcp_port = 0
+        self.http_port = 0
+
+    async def run(self) -> int:
+        """Serve until stopped; return the exit code.
+
+        Raises:
+            StartError: an address cannot be listened on.
+        """
+        try:
+            await self.start()
+            return await self.wait()
+        finally:
+            await self.close()
+
+    async def start(self) -> None:
+        """Listen on both addresses, then answer.
+
+        Raises:
+            StartError: an address cannot be listened on.
+        """
+        asyncio.get_running_loop().set_exception_handler(self._on_loop_exception)
+        options = self._options
+        logger.info("%s", version_text(PROGRAM))
+        with _listening_on(options.tcp_address):
+            tcp_addresses = await self._peer_server.listen(*split_address(options.tcp_address))
+        with _listening_on(options.http_address):
+            await self._http_server.start(split_address(options.http_address))
+        self.tcp_port = tcp_addresses[0][1]
+        self.http_port = self._http_server.port
+        # Peers are served last, because the answer to IDENTIFY names both ports.
+        identity = LookupdIdentity(
+            broadcast_address=options.broadcast_address,
+            hostname=socket.gethostname(),
+            http_port=self.http_port,
+            tcp_port=self.tcp_port,
+            version=PROTOCOL_VERSION,
+        )
+        with _listening_on(options.tcp_address):
+            await self._peer_server.serve(identity)
+        for address in tcp_addresses:
+            logger.info("TCP: listening on %s", format_address(address))
+        logger.info("HTTP: listening on %s", self._http_server.address)
+
+    async def wait(self) -> int:
+        """Wait for `stop`; return the exit code."""
+        await self._is_stopping.wait()
+        logger.info("stopping exit_code=%d", self._exit_code)
+        return self._exit_code
+
+    def stop(self, exit_code: int = 0) -> None:
+        """Ask the daemon to end. The first call decides on the exit code."""
+        if not self._is_stopping.is_set():
+            self._exit_code = exit_code
+            self._is_stopping.set()
+
+    async def close(self) -> None:
+        """Close both doors; HTTP replies under way are finished. It may follow a failed start."""
+        await self._peer_server.close()
+        await self._http_server.close()
+
+    def _on_loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Handle what escaped a callback: the machine's fault passes, ours ends the daemon."""
+        error = context.get("exception")
+        if isinstance(error, OSError):
+            # Out of descriptors at accept (the loop tries again), or a connection that broke.
+            logger.error("%s: %s", context["message"], error)
+            return
+        logger.critical("%s", context["message"], exc_info=error)
+        self.stop(1)
+
+
+@contextlib.contextmanager
+def _listening_on(address: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        cause = str(error.strerror or error)
+        if error.errno is not None and not isinstance(error, socket.gaierror):
+            # The event loop's own text would name the address once more.
+            cause = os.strerror(error.errno)
+        raise StartError(f"listen ({address}) failed - {cause.lower()}") from error
+
+
+def _log_request(status: int, method: str, uri: str, remote: str, duration_s: float) -> None:
+    logger.info("%d %s %s (%s) %.3fms", status, method, uri, remote, duration_s * 1000)

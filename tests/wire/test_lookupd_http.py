@@ -1,0 +1,245 @@
+"""nsqlookupd's HTTP API over real sockets, on uvloop and on stock asyncio (L-14 to L-25)."""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import uvloop
+
+from tests.support.lookupd_in_process import LookupdInProcess, LoopFactory
+
+
+@pytest.fixture(params=[uvloop.new_event_loop, asyncio.new_event_loop], ids=["uvloop", "asyncio"])
+def loop_factory(request: pytest.FixtureRequest) -> LoopFactory:
+    factory: LoopFactory = request.param
+    return factory
+
+
+@pytest.fixture
+def lookupd(loop_factory: LoopFactory) -> Iterator[LookupdInProcess]:
+    with LookupdInProcess(loop_factory) as lookupd:
+        yield lookupd
+
+
+def producers(lookupd: LookupdInProcess, topic: str) -> list[Any]:
+    found: list[Any] = lookupd.get(f"/lookup?topic={topic}")["producers"]
+    return found
+
+
+def test_ping_is_plain_and_the_rest_is_v1(lookupd: LookupdInProcess) -> None:  # L-14, H-1
+    ping, body = lookupd.request("GET", "/ping")
+    info, _ = lookupd.request("GET", "/info")
+
+    assert (ping.status, body) == (200, b"OK")
+    assert ping.getheader("X-NSQ-Content-Type") is None
+    assert info.getheader("X-NSQ-Content-Type") == "nsq; version=1.0"
+    assert info.getheader("Content-Type") == "application/json; charset=utf-8"
+    assert lookupd.get("/info") == {"version": "1.3.0"}
+
+
+def test_an_empty_database_has_empty_lists(lookupd: LookupdInProcess) -> None:  # L-14, L-15
+    assert lookupd.get("/topics") == {"topics": []}
+    assert lookupd.get("/nodes") == {"producers": []}
+    assert lookupd.get("/channels?topic=nope") == {"channels": []}
+    assert lookupd.get("/debug") == {}
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "status", "code"),
+    [
+        ("GET", "/lookup", 400, "MISSING_ARG_TOPIC"),
+        ("GET", "/lookup?topic=nope", 404, "TOPIC_NOT_FOUND"),
+        ("GET", "/lookup?topic=", 404, "TOPIC_NOT_FOUND"),
+        ("GET", "/lookup?topic=%zz", 400, "INVALID_REQUEST"),
+        ("GET", "/channels", 400, "MISSING_ARG_TOPIC"),
+        ("POST", "/topic/create", 400, "MISSING_ARG_TOPIC"),
+        ("POST", "/topic/create?topic=", 400, "INVALID_ARG_TOPIC"),
+        ("POST", "/topic/create?topic=a%20b", 400, "INVALID_ARG_TOPIC"),
+        ("POST", "/topic/delete", 400, "MISSING_ARG_TOPIC"),
+        ("POST", "/topic/tombstone", 400, "MISSING_ARG_TOPIC"),
+        ("POST", "/topic/tombstone?topic=t", 400, "MISSING_ARG_NODE"),
+        ("POST", "/channel/create", 400, "MISSING_ARG_TOPIC"),
+        ("POST", "/channel/create?topic=*&channel=c", 400, "INVALID_ARG_TOPIC"),
+        ("POST", "/channel/create?topic=t", 400, "MISSING_ARG_CHANNEL"),
+        ("POST", "/channel/create?topic=t&channel=", 400, "INVALID_ARG_CHANNEL"),
+        ("POST", "/channel/delete?topic=t", 400, "MISSING_ARG_CHANNEL"),
+        ("POST", "/channel/delete?topic=t&channel=nope", 404, "CHANNEL_NOT_FOUND"),
+        ("GET", "/nope", 404, "NOT_FOUND"),
+        ("POST", "/lookup", 405, "METHOD_NOT_ALLOWED"),
+        ("GET", "/topic/create?topic=t", 405, "METHOD_NOT_ALLOWED"),
+    ],
+)
+def test_errors_are_json(
+    lookupd: LookupdInProcess, method: str, target: str, status: int, code: str
+) -> None:  # L-15, L-20, L-21, L-22
+    response, body = lookupd.request(method, target)
+
+    assert (response.status, json.loads(body)) == (status, {"message": code})
+    assert lookupd.get("/topics") == {"topics": []}
+
+
+def test_a_wrong_letter_case_is_redirected(lookupd: LookupdInProcess) -> None:  # H-7
+    response, _ = lookupd.request("GET", "/TOPICS/")
+
+    assert (response.status, response.getheader("Location")) == (301, "/topics")
+
+
+def test_topics_and_channels_are_created_and_deleted(lookupd: LookupdInProcess) -> None:  # L-22
+    lookupd.post("/topic/create?topic=t")
+    lookupd.post("/channel/create?topic=u&channel=c")
+    lookupd.post("/channel/create?topic=u&channel=d")
+    assert lookupd.get("/topics") == {"topics": ["t", "u"]}
+    assert lookupd.get("/lookup?topic=t") == {"channels": [], "producers": []}  # L-16
+    assert lookupd.get("/lookup?topic=u") == {"channels": ["c", "d"], "producers": []}
+
+    lookupd.post("/channel/delete?topic=u&channel=c")
+    assert lookupd.get("/channels?topic=u") == {"channels": ["d"]}
+
+    lookupd.post("/topic/delete?topic=u")
+    lookupd.post("/topic/delete?topic=u")  # L-21
+    assert lookupd.get("/topics") == {"topics": ["t"]}
+    assert lookupd.get("/channels?topic=u") == {"channels": []}
+
+
+def test_a_star_is_no_wildcard(lookupd: LookupdInProcess) -> None:  # L-25
+    with lookupd.nsqd() as peer:
+        peer.command(b"REGISTER t c")
+
+        lookupd.post("/topic/delete?topic=*")
+        lookupd.post("/topic/tombstone?topic=*&node=peer.example:5151")
+        response, _ = lookupd.request("GET", "/lookup?topic=*")
+
+        assert response.status == 404
+        assert lookupd.get("/channels?topic=*") == {"channels": []}
+        assert len(producers(lookupd, "t")) == 1
+
+
+def test_a_producer_is_shown_as_it_identified_itself(lookupd: LookupdInProcess) -> None:  # L-14
+    with lookupd.nsqd() as peer:
+        peer.command(b"REGISTER t c")
+        producer = {
+            "remote_address": peer.address,
+            "hostname": "host",
+            "broadcast_address": "peer.example",
+            "tcp_port": 5150,
+            "http_port": 5151,
+            "version": "1.3.0",
+            "topology_zone": "zone",
+            "topology_region": "region",
+        }
+
+        assert lookupd.get("/lookup?topic=t") == {"channels": ["c"], "producers": [producer]}
+        assert lookupd.get("/nodes") == {
+            "producers": [{**producer, "tombstones": [False], "topics": ["t"]}]
+        }
+
+
+def test_debug_shows_the_whole_database(lookupd: LookupdInProcess) -> None:  # L-14
+    with lookupd.nsqd() as peer:
+        peer.command(b"REGISTER t c")
+        lookupd.post("/topic/create?topic=empty")
+        lookupd.post("/topic/tombstone?topic=t&node=peer.example:5151")
+
+        shown = lookupd.get("/debug")
+
+        assert set(shown) == {"client::", "topic:t:", "channel:t:c"}
+        [entry] = shown["channel:t:c"]
+        assert shown["client::"] == [entry]
+        last_update = entry.pop("last_update")
+        assert abs(last_update - time.time_ns()) < 10e9
+        assert entry == {
+            "broadcast_address": "peer.example",
+            "hostname": "host",
+            "http_port": 5151,
+            "id": peer.address,
+            "tcp_port": 5150,
+            "tombstoned": False,
+            "tombstoned_at": 0,
+            "topology_region": "region",
+            "topology_zone": "zone",
+            "version": "1.3.0",
+        }
+        [tombstoned] = shown["topic:t:"]
+        assert tombstoned["tombstoned"]
+        assert last_update <= tombstoned["tombstoned_at"] <= time.time_ns()
+
+
+def test_a_tombstone_hides_one_topic(lookupd: LookupdInProcess) -> None:  # L-18, L-19, L-23
+    with lookupd.nsqd() as peer:
+        peer.command(b"REGISTER t")
+        peer.command(b"REGISTER u")
+
+        lookupd.post("/topic/tombstone?topic=t&node=other.example:5151")  # L-20
+        assert len(producers(lookupd, "t")) == 1
+
+        lookupd.post("/topic/tombstone?topic=t&node=peer.example:5151")
+        peer.command(b"REGISTER t")
+        assert producers(lookupd, "t") == []
+        assert len(producers(lookupd, "u")) == 1
+        [node] = lookupd.get("/nodes")["producers"]
+        assert dict(zip(node["topics"], node["tombstones"], strict=True)) == {"t": True, "u": False}
+
+        peer.command(b"UNREGISTER t")
+        peer.command(b"REGISTER t")
+        assert len(producers(lookupd, "t")) == 1
+
+
+def test_a_tombstone_ends_by_itself(loop_factory: LoopFactory) -> None:  # L-18
+    with (
+        LookupdInProcess(loop_factory, tombstone_lifetime_s=0.3) as lookupd,
+        lookupd.nsqd() as peer,
+    ):
+        peer.command(b"REGISTER t")
+        lookupd.post("/topic/tombstone?topic=t&node=peer.example:5151")
+        assert producers(lookupd, "t") == []
+        time.sleep(0.35)
+
+        assert len(producers(lookupd, "t")) == 1
+
+
+def test_a_silent_producer_is_hidden_until_it_pings(loop_factory: LoopFactory) -> None:  # L-17
+    with (
+        LookupdInProcess(loop_factory, inactive_producer_timeout_s=0.3) as lookupd,
+        lookupd.nsqd() as peer,
+    ):
+        peer.command(b"REGISTER t")
+        time.sleep(0.35)
+        assert producers(lookupd, "t") == []
+        assert lookupd.get("/nodes") == {"producers": []}
+
+        peer.command(b"PING")
+        assert len(producers(lookupd, "t")) == 1
+
+
+def test_metrics_count_what_there_is(lookupd: LookupdInProcess) -> None:
+    with lookupd.nsqd() as peer, lookupd.peer(magic=b"  V2") as stranger:
+        peer.command(b"REGISTER t c")
+        peer.command(b"REGISTER t d")
+        lookupd.post("/topic/tombstone?topic=t&node=peer.example:5151")
+        lookupd.request("GET", "/lookup?topic=nope")
+        assert stranger.read_reply() == b"E_BAD_PROTOCOL"
+        assert stranger.is_closed_by_server()
+
+        response, body = lookupd.request("GET", "/metrics")
+
+    assert response.status == 200
+    assert (response.getheader("Content-Type") or "").startswith("text/plain; version=")
+    lines = set(body.decode().splitlines())
+    assert {
+        "nsqlookupd_peers 1.0",
+        "nsqlookupd_active_peers 1.0",
+        "nsqlookupd_topics 1.0",
+        "nsqlookupd_channels 2.0",
+        'nsqlookupd_producers{category="topic"} 1.0',
+        'nsqlookupd_producers{category="channel"} 2.0',
+        "nsqlookupd_tombstones 1.0",
+        "nsqlookupd_tcp_connections 1.0",
+        "nsqlookupd_tcp_accepted_total 2.0",
+        'nsqlookupd_tcp_commands_total{command="REGISTER"} 2.0',
+        'nsqlookupd_tcp_errors_total{code="E_BAD_PROTOCOL"} 1.0',
+        'nsqlookupd_http_requests_total{path="/topic/tombstone",status="200"} 1.0',
+        'nsqlookupd_http_requests_total{path="/lookup",status="404"} 1.0',
+    } <= lines
