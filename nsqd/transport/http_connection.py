@@ -83,6 +83,7 @@ class HttpService:
         self.max_connections = max_connections
         self.is_tls = is_tls
         self.connections: set[HttpConnection] = set()
+        self.is_ending = False
         # Called when the last connection is gone.
         self.on_empty: Callable[[], None] | None = None
         self._date_line = b""
@@ -182,7 +183,7 @@ class HttpConnection(asyncio.Protocol):
         service.connections.add(self)
         self._arm(self._time() + service.limits.idle_timeout_s)
         excess_count = service.excess_count()
-        if excess_count > MAX_REFUSED_CONNECTIONS:
+        if excess_count > MAX_REFUSED_CONNECTIONS or service.is_ending:
             self._transport.abort()
         elif excess_count > 0:
             self._parser.refuse(_TOO_MANY_CONNECTIONS)

@@ -53,6 +53,9 @@ __all__ = [
 LISTEN_BACKLOG: Final = 1024
 DEFAULT_GRACE_S: Final = 2.0
 
+# Turns of the loop that asyncio takes between accepting a socket and telling its connection.
+_ACCEPT_TURNS = 3
+
 # A host and a port, the path of a unix socket, or a socket that is bound already.
 Address: TypeAlias = tuple[str, int] | str | socket.socket
 
@@ -142,6 +145,9 @@ class HttpServer:
         # If the file is another one by now, it is somebody else's.
         if isinstance(self._name, str) and self._unix_inode == _find_inode(self._name) is not None:
             os.unlink(self._name)
+        self._service.is_ending = True
+        for _ in range(_ACCEPT_TURNS):
+            await asyncio.sleep(0)
         drained = asyncio.Event()
         self._service.on_empty = drained.set
         for connection in list(self._service.connections):
