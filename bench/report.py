@@ -1,9 +1,10 @@
 """What was measured, summed up: medians, ratios, tables for people, JSON for programs.
 
 A ratio is always such that more than 1 means ours is better: ours / other for rates,
-other / ours for latency, CPU and memory.
+other / ours for latency, CPU and memory. The spread of the rounds says how much of it is noise.
 """
 
+import itertools
 import json
 import os
 import platform
@@ -45,6 +46,11 @@ class CaseReport:
         names = measurements[0].metrics if measurements else {}
         return {n: statistics.median(m.metrics[n] for m in measurements) for n in names}
 
+    def spread(self, label: str, metric: str) -> float:
+        """How far apart the rounds are, as a part of the median: a smaller difference is noise."""
+        values = [measurement.metrics[metric] for measurement in self.rounds[label]]
+        return (max(values) - min(values)) / (statistics.median(values) or 1.0)
+
     def ratios(self) -> dict[str, float]:
         """For each metric, how much better the first daemon is than the second."""
         if len(self.rounds) != 2:
@@ -83,7 +89,7 @@ def tables(reports: Sequence[CaseReport]) -> str:
 def _table(
     reports: Sequence[CaseReport], columns: Sequence[tuple[str, str, str]], ratio_of: str
 ) -> str:
-    rows = [["case", "daemon", *(title for title, _, _ in columns), "ratio"]]
+    rows = [["case", "daemon", *(title for title, _, _ in columns), "spread", "ratio"]]
     for report in reports:
         ratio = report.ratios().get(ratio_of)
         for number, label in enumerate(report.rounds):
@@ -92,11 +98,15 @@ def _table(
                 continue
             cells = [format(medians[m], f) if m in medians else "" for _, m, f in columns]
             shown = f"{ratio:.2f}" if ratio is not None and number == 0 else ""
-            rows.append([report.case.name if number == 0 else "", label, *cells, shown])
+            name = report.case.name if number == 0 else ""
+            spread = (
+                f"{report.spread(label, ratio_of):.0%}" if len(report.rounds[label]) > 1 else ""
+            )
+            rows.append([name, label, *cells, spread, shown])
     if len(rows) == 1:
         return ""
-    if all(len(report.rounds) < 2 for report in reports):
-        rows = [row[:-1] for row in rows]
+    used = [any(row[i] for row in rows[1:]) for i in range(len(rows[0]))]
+    rows = [list(itertools.compress(row, used)) for row in rows]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return "\n".join(
         "  ".join(

@@ -38,7 +38,7 @@ DESCRIPTIONS: Final = {
 }
 
 _SIZES: Final = {"10B": 10, "200B": 200, "1KB": 1024, "100KB": 100 * 1024}
-_MAX_QUEUED_BYTES: Final = 400_000_000
+_MAX_QUEUED_BYTES: Final = 1_200_000_000
 # Of bigger messages, RDY 2500 would be most of the queue.
 _RDY_2500_BYTES: Final = 10_000
 _CROWD: Final = Crowd(idle=2000, consumers=1000)
@@ -51,7 +51,7 @@ def _within_memory(messages: int, body_bytes: int) -> int:
 
 CASES: Final = (
     *(
-        Case(f"mpub/{n}", measure_publish, _within_memory(1_500_000, s), body_bytes=s)
+        Case(f"mpub/{n}", measure_publish, _within_memory(3_000_000, s), body_bytes=s)
         for n, s in _SIZES.items()
     ),
     Case("pub-sync/1", measure_sync, 500_000, 3.0, batch=0, window=1, connections=1),
@@ -61,16 +61,16 @@ CASES: Final = (
         Case(
             f"sub/{n}",
             measure_sub,
-            _within_memory(600_000, s),
+            _within_memory(1_000_000, s),
             body_bytes=s,
             rdy=2500 if s <= _RDY_2500_BYTES else 100,
         )
         for n, s in _SIZES.items()
     ),
-    Case("pubsub", measure_pubsub, 600_000),
+    Case("pubsub", measure_pubsub, 1_000_000),
     Case("fanout", measure_pubsub, 250_000, channels=4, connections=1),
-    Case("disk-mpub", measure_publish, 400_000, flags=_DISK),
-    Case("disk-sub", measure_sub, 300_000, flags=_DISK),
+    Case("disk-mpub", measure_publish, 600_000, flags=_DISK),
+    Case("disk-sub", measure_sub, 400_000, flags=_DISK),
     Case(
         "latency",
         measure_latency,
@@ -81,11 +81,11 @@ CASES: Final = (
         primary="p99_ms",
     ),
     Case("memory", measure_memory, 1_000_000, 30.0, primary="rss_bytes_per_message"),
-    Case("idle/mpub-alone", measure_publish, 800_000, crowd=Crowd(0, 0)),
-    Case("idle/mpub-crowd", measure_publish, 800_000, crowd=_CROWD),
-    Case("idle/pubsub-alone", measure_pubsub, 400_000, crowd=Crowd(0, 0)),
-    Case("idle/pubsub-crowd", measure_pubsub, 400_000, crowd=_CROWD),
-    Case("wide", measure_pubsub, 100_000, connections=1000, rdy=5),
+    Case("idle/mpub-alone", measure_publish, 2_000_000, crowd=Crowd(0, 0)),
+    Case("idle/mpub-crowd", measure_publish, 2_000_000, crowd=_CROWD),
+    Case("idle/pubsub-alone", measure_pubsub, 800_000, crowd=Crowd(0, 0)),
+    Case("idle/pubsub-crowd", measure_pubsub, 800_000, crowd=_CROWD),
+    Case("wide", measure_pubsub, 250_000, connections=1000, rdy=5),
     Case("http-pub", measure_http, 500_000, 3.0, connections=16),
 )
 
@@ -93,7 +93,7 @@ CASES: Final = (
 OPEN_FILES: Final = 4096
 
 _QUICK_SECONDS: Final = 0.4
-_QUICK_DIVISOR: Final = 30
+_QUICK_DIVISOR: Final = 50
 _QUICK_CROWD: Final = Crowd(idle=100, consumers=50)
 _QUICK_CONNECTIONS: Final = 100
 

@@ -31,6 +31,15 @@ def test_ratio_above_one_always_means_ours_is_better() -> None:
     assert ratios == {"messages_per_s": 2.0, "p99_ms": 4.0, "rss_bytes_per_message": 1.5}
 
 
+def test_spread_is_shown_and_empty_columns_are_not() -> None:
+    report = report_of([{"messages_per_s": 90.0}, {"messages_per_s": 110.0}], [])
+
+    heading, row = tables([report]).splitlines()
+
+    assert heading.split() == ["case", "daemon", "msg/s", "spread"]
+    assert row.split()[1:] == ["ours", "100", "20%"]
+
+
 def test_a_round_that_went_to_disk_is_remarked_once() -> None:
     report = CaseReport(CASES[0])
     for _ in range(2):
