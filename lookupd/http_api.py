@@ -7,13 +7,13 @@ nsqadmin rely. Lists are never null.
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from lookupd.metrics import Metrics
-from lookupd.registry import Peer, Registration, Registry
+from lookupd.registry import Peer, Registry
 from lookupd.tcp import PeerServer
 from nsqd import PROTOCOL_VERSION
 from nsqd.protocol.names import is_valid_channel_name, is_valid_topic_name
@@ -112,37 +112,18 @@ class HttpApi:
         return Response.json({"producers": nodes})
 
     def _debug(self, request: Request) -> Response:
-        body = "{" + ",".join(self._debug_members()) + "}"
-        return Response(body=body.encode(), content_type=JSON_CONTENT_TYPE)
-
-    def _debug_members(self) -> Iterator[str]:
-        """Go through the database as members of a JSON object.
-
-        A peer looks the same in all its registrations but for tombstones, so it is encoded once:
-        100,000 registrations take 30 ms instead of 400.
-        """
-        now, now_ns = self._clock(), time.time_ns()
-        plain: dict[Peer, str] = {}
-
-        def wall_clock_ns(at: float) -> int:
-            return now_ns - int((now - at) * 1e9)
-
-        def show(registration: Registration, peer: Peer) -> str:
-            tombstoned_at = registration.tombstones.get(peer)
-            if tombstoned_at is not None:
-                return _debug_entry(
-                    peer, wall_clock_ns(peer.last_update), wall_clock_ns(tombstoned_at)
-                )
-            shown = plain.get(peer)
-            if shown is None:
-                shown = plain[peer] = _debug_entry(peer, wall_clock_ns(peer.last_update), 0)
-            return shown
-
+        now = self._clock()
+        entries = _DebugEntries(now)
+        members: list[bytes] = []
         for registration in self._registry.registrations(now=now):
+            show = entries.__getitem__
+            if registration.tombstones:
+                show = entries.with_tombstones(registration.tombstones)
             # Valid names need no escapes in JSON.
             key = f"{registration.category}:{registration.key}:{registration.subkey}"
-            entries = ",".join([show(registration, peer) for peer in registration.producers])
-            yield f'"{key}":[{entries}]'
+            shown = b",".join(map(show, registration.producers))
+            members.append(b'"%s":[%s]' % (key.encode("ascii"), shown))
+        return Response(body=b"{%s}" % b",".join(members), content_type=JSON_CONTENT_TYPE)
 
     def _create_topic(self, request: Request) -> Response:
         self._registry.create_topic(_valid_topic(request))
@@ -208,12 +189,37 @@ def _producer(peer: Peer) -> dict[str, object]:
     }
 
 
-def _debug_entry(peer: Peer, last_update_ns: int, tombstoned_at_ns: int) -> str:
-    entry = {
-        **asdict(peer.identity),
-        "id": peer.remote_address,
-        "last_update": last_update_ns,
-        "tombstoned": tombstoned_at_ns != 0,
-        "tombstoned_at": tombstoned_at_ns,
-    }
-    return json.dumps(entry, separators=(",", ":"))
+class _DebugEntries(dict[Peer, bytes]):
+    """The JSON of each peer in /debug, made when first asked for.
+
+    A peer looks the same in all its registrations but for tombstones: with 120,000 of them, of 20
+    peers, /debug holds up the loop for 60 ms; it would be 470 if each were encoded anew.
+    """
+
+    def __init__(self, now: float) -> None:
+        super().__init__()
+        self._now = now
+        self._now_ns = time.time_ns()
+
+    def __missing__(self, peer: Peer) -> bytes:
+        shown = self[peer] = self._encode(peer, None)
+        return shown
+
+    def with_tombstones(self, tombstones: Mapping[Peer, float]) -> Callable[[Peer], bytes]:
+        """Make the entries of a topic of which some producers are tombstoned."""
+        return lambda peer: (
+            self._encode(peer, tombstones[peer]) if peer in tombstones else self[peer]
+        )
+
+    def _encode(self, peer: Peer, tombstoned_at: float | None) -> bytes:
+        entry = {
+            **asdict(peer.identity),
+            "id": peer.remote_address,
+            "last_update": self._wall_clock_ns(peer.last_update),
+            "tombstoned": tombstoned_at is not None,
+            "tombstoned_at": 0 if tombstoned_at is None else self._wall_clock_ns(tombstoned_at),
+        }
+        return json.dumps(entry, separators=(",", ":")).encode("ascii")
+
+    def _wall_clock_ns(self, at: float) -> int:
+        return self._now_ns - int((self._now - at) * 1e9)
