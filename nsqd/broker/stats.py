@@ -1,0 +1,103 @@
+"""Snapshots of topics and channels: the figures of one moment, for whoever shows them.
+
+A topic and its channels are read in one go, so their figures fit together. Only the consumers are
+given as they are: there may be thousands, and what shows them can take them bit by bit.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from nsqd.broker.channel import Channel
+from nsqd.broker.consumer import Consumer, Locality
+from nsqd.broker.topic import Topic
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyStats:
+    """How long messages took from publish to FIN."""
+
+    count: int = 0
+    # Pairs of quantile and nanoseconds; None if the daemon does not keep them.
+    percentiles: tuple[tuple[float, float], ...] | None = None
+
+
+NO_LATENCIES = LatencyStats()
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelStats:
+    """One channel, at one moment."""
+
+    name: str
+    is_ephemeral: bool
+    depth: int
+    backend_depth: int
+    in_flight_count: int
+    deferred_count: int
+    message_count: int
+    zone_local_count: int
+    region_local_count: int
+    global_count: int
+    requeue_count: int
+    timeout_count: int
+    is_paused: bool
+    latency: LatencyStats
+    consumers: tuple[Consumer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicStats:
+    """One topic and its channels by name, at one moment."""
+
+    name: str
+    is_ephemeral: bool
+    depth: int
+    backend_depth: int
+    message_count: int
+    message_bytes: int
+    is_paused: bool
+    latency: LatencyStats
+    channels: tuple[ChannelStats, ...]
+
+
+def read_topic(topic: Topic, *, channel_name: str = "") -> TopicStats:
+    """Read a topic; with `channel_name`, of its channels only that one."""
+    channels: Iterable[Channel] = topic.channels.values()
+    if channel_name:
+        channels = [channel for channel in channels if channel.name == channel_name]
+    return TopicStats(
+        name=topic.name,
+        is_ephemeral=topic.is_ephemeral,
+        depth=topic.depth,
+        backend_depth=topic.backend_depth,
+        message_count=topic.message_count,
+        message_bytes=topic.message_bytes,
+        is_paused=topic.is_paused,
+        latency=NO_LATENCIES,
+        channels=tuple(map(_read_channel, sorted(channels, key=_name))),
+    )
+
+
+def _read_channel(channel: Channel) -> ChannelStats:
+    counts = channel.locality_counts
+    return ChannelStats(
+        name=channel.name,
+        is_ephemeral=channel.is_ephemeral,
+        depth=channel.depth,
+        backend_depth=channel.backend_depth,
+        in_flight_count=channel.in_flight_count,
+        deferred_count=channel.deferred_count,
+        message_count=channel.message_count,
+        zone_local_count=counts[Locality.ZONE],
+        region_local_count=counts[Locality.REGION],
+        global_count=counts[Locality.GLOBAL],
+        requeue_count=channel.requeue_count,
+        timeout_count=channel.timeout_count,
+        is_paused=channel.is_paused,
+        latency=NO_LATENCIES,
+        consumers=tuple(channel.consumers),
+    )
+
+
+def _name(channel: Channel) -> str:
+    return channel.name

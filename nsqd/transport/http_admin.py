@@ -1,0 +1,178 @@
+"""POST /topic/* and /channel/*: what operators do to topics and channels.
+
+A change is answered when nsqd.dat has it, so that what was acknowledged survives a crash. If the
+disk does not take it for a while the answer comes anyway: the change is in force, and nsqd.dat
+follows as soon as it can.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+from nsqd.broker.channel import Channel
+from nsqd.broker.errors import ClosedError
+from nsqd.broker.topic import Topic
+from nsqd.protocol.names import is_valid_channel_name, is_valid_topic_name
+from nsqd.transport.http_server import EMPTY, HttpError, Request, Response, Router
+from nsqd.transport.node import Node
+
+logger = logging.getLogger(__name__)
+
+PERSIST_TIMEOUT_S = 5.0
+
+_Reply: TypeAlias = Response | Awaitable[Response]
+
+
+class AdminRoutes:
+    """Creates, deletes, empties, pauses and unpauses."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._broker = node.broker
+
+    def add_to(self, router: Router) -> None:
+        """Add the routes, with the names that they had in NSQ 0.2 as aliases."""
+        actions: dict[str, dict[str, Callable[[Request], _Reply]]] = {
+            "topic": {
+                "create": self._create_topic,
+                "delete": self._delete_topic,
+                "empty": self._empty_topic,
+                "pause": self._pause_topic,
+                "unpause": self._unpause_topic,
+            },
+            "channel": {
+                "create": self._create_channel,
+                "delete": self._delete_channel,
+                "empty": self._empty_channel,
+                "pause": self._pause_channel,
+                "unpause": self._unpause_channel,
+            },
+        }
+        for noun, handlers in actions.items():
+            for verb, handler in handlers.items():
+                router.add("POST", f"/{noun}/{verb}", handler)
+                # NSQ 0.2 did not look at the method, and its users' scripts have GET.
+                for method in ("GET", "POST"):
+                    router.add(method, f"/{verb}_{noun}", handler)
+
+    def _create_topic(self, request: Request) -> _Reply:
+        name = _get_valid_topic_name(request)
+        if self._broker.find_topic(name) is not None:
+            return EMPTY
+        try:
+            self._broker.ensure_topic(name)
+        except ClosedError as error:
+            raise HttpError(503, "EXITING") from error
+        return self._persisted()
+
+    def _delete_topic(self, request: Request) -> _Reply:
+        topic = self._get_topic(_get_argument(request, "topic"))
+        try:
+            self._broker.delete_topic(topic.name)
+        except OSError as error:
+            raise _disk_error("delete", topic.name, error) from error
+        return self._persisted()
+
+    def _empty_topic(self, request: Request) -> Response:
+        topic = self._get_topic(_get_valid_topic_name(request))
+        try:
+            topic.empty()
+        except OSError as error:
+            raise _disk_error("empty", topic.name, error) from error
+        return EMPTY
+
+    def _pause_topic(self, request: Request) -> _Reply:
+        self._get_topic(_get_argument(request, "topic")).pause()
+        return self._persisted()
+
+    def _unpause_topic(self, request: Request) -> _Reply:
+        self._get_topic(_get_argument(request, "topic")).unpause()
+        return self._persisted()
+
+    def _create_channel(self, request: Request) -> _Reply:
+        topic_name, channel_name = _get_names(request)
+        topic = self._get_topic(topic_name)
+        if channel_name in topic.channels:
+            return EMPTY
+        try:
+            topic.ensure_channel(channel_name)
+        except ClosedError as error:
+            raise HttpError(503, "EXITING") from error
+        return self._persisted()
+
+    def _delete_channel(self, request: Request) -> _Reply:
+        topic, channel = self._get_channel(request)
+        try:
+            topic.delete_channel(channel.name)
+        except OSError as error:
+            raise _disk_error("delete", f"{topic.name}:{channel.name}", error) from error
+        return self._persisted()
+
+    def _empty_channel(self, request: Request) -> Response:
+        topic, channel = self._get_channel(request)
+        try:
+            channel.empty()
+        except OSError as error:
+            raise _disk_error("empty", f"{topic.name}:{channel.name}", error) from error
+        return EMPTY
+
+    def _pause_channel(self, request: Request) -> _Reply:
+        self._get_channel(request)[1].pause()
+        return self._persisted()
+
+    def _unpause_channel(self, request: Request) -> _Reply:
+        self._get_channel(request)[1].unpause()
+        return self._persisted()
+
+    async def _persisted(self) -> Response:
+        try:
+            async with asyncio.timeout(PERSIST_TIMEOUT_S):
+                await self._node.persist()
+        except TimeoutError:
+            logger.warning("HTTP: answered before the change is in nsqd.dat")
+        return EMPTY
+
+    def _get_topic(self, name: str) -> Topic:
+        topic = self._broker.find_topic(name)
+        if topic is None:
+            raise HttpError(404, "TOPIC_NOT_FOUND")
+        return topic
+
+    def _get_channel(self, request: Request) -> tuple[Topic, Channel]:
+        topic_name, channel_name = _get_names(request)
+        topic = self._get_topic(topic_name)
+        channel = topic.channels.get(channel_name)
+        if channel is None:
+            raise HttpError(404, "CHANNEL_NOT_FOUND")
+        return topic, channel
+
+
+def _get_argument(request: Request, name: str) -> str:
+    value = request.find(name)
+    if value is None:
+        raise HttpError(400, f"MISSING_ARG_{name.upper()}")
+    return value
+
+
+def _get_valid_topic_name(request: Request) -> str:
+    name = _get_argument(request, "topic")
+    if not is_valid_topic_name(name):
+        raise HttpError(400, "INVALID_TOPIC")
+    return name
+
+
+def _get_names(request: Request) -> tuple[str, str]:
+    """Return topic and channel, whose errors nsqd spells otherwise than that of a lone topic."""
+    topic_name = _get_argument(request, "topic")
+    if not is_valid_topic_name(topic_name):
+        raise HttpError(400, "INVALID_ARG_TOPIC")
+    channel_name = _get_argument(request, "channel")
+    if not is_valid_channel_name(channel_name):
+        raise HttpError(400, "INVALID_ARG_CHANNEL")
+    return topic_name, channel_name
+
+
+def _disk_error(verb: str, name: str, error: OSError) -> HttpError:
+    logger.error("HTTP: failed to %s %s - %s", verb, name, error)
+    return HttpError(500, "INTERNAL_ERROR")

@@ -1,0 +1,108 @@
+"""nsqd's HTTP API: the table of its routes, and what is common to all requests.
+
+The routes are thin and live beside this file by noun: `http_publish.py`, `http_admin.py`,
+`stats_json.py`. `make_router` is the door: the daemon serves what it returns.
+"""
+
+import logging
+import socket
+
+from nsqd import PROTOCOL_VERSION
+from nsqd.flags import duration_ns, format_duration
+from nsqd.options import TLSRequired
+from nsqd.transport.http_admin import AdminRoutes
+from nsqd.transport.http_publish import PublishRoutes
+from nsqd.transport.http_server import (
+    JSON_CONTENT_TYPE,
+    OK,
+    BeforeHook,
+    Request,
+    Response,
+    Router,
+    Style,
+)
+from nsqd.transport.memory_stats import MemoryReader
+from nsqd.transport.node import Node
+from nsqd.transport.slices import join_slices
+from nsqd.transport.stats_json import render_json
+from nsqd.transport.stats_query import StatsQuery
+
+logger = logging.getLogger(__name__)
+
+
+def make_router(node: Node) -> Router:
+    """Make the table of all routes."""
+    router = Router()
+    options = node.options
+    PublishRoutes(
+        node.broker,
+        max_msg_size=options.max_msg_size,
+        max_body_size=options.max_body_size,
+        max_defer_ms=int(options.defer_limit_s * 1000),
+    ).add_to(router)
+    AdminRoutes(node).add_to(router)
+    NodeRoutes(node).add_to(router)
+    return router
+
+
+def make_before_hook(node: Node) -> BeforeHook | None:
+    """Make what looks at each request before its route does; None if nothing has to."""
+    if node.options.tls_required is TLSRequired.EVERYWHERE:
+        return _refuse_plain_http(node)
+    return None
+
+
+def _refuse_plain_http(node: Node) -> BeforeHook:
+    """Refuse what does not come over TLS; nsqadmin goes on to the HTTPS port that is named."""
+    body = b'{"message": "TLS_REQUIRED", "https_port": %d}' % node.https_port
+    refusal = Response(403, body, content_type=JSON_CONTENT_TYPE)
+    return lambda request: None if request.is_tls else refusal
+
+
+def log_request(status: int, method: str, uri: str, remote: str, duration_s: float) -> None:
+    """Write the line that nsqd writes for each request but publishes."""
+    duration = format_duration(duration_s)
+    logger.info("%d %s %s (%s) %s", status, method, uri, remote, duration)
+
+
+class NodeRoutes:
+    """Health, identity and statistics of the node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._memory = MemoryReader()
+
+    def add_to(self, router: Router) -> None:
+        """Add the routes."""
+        router.add("GET", "/ping", self._ping, style=Style.PLAIN)
+        router.add("GET", "/info", self._info)
+        router.add("GET", "/stats", self._stats)
+
+    def _ping(self, _request: Request) -> Response:
+        broker = self._node.broker
+        return OK if broker.is_healthy else Response.text(broker.health, 500)
+
+    def _info(self, _request: Request) -> Response:
+        node = self._node
+        options = node.options
+        return Response.json(
+            {
+                "version": PROTOCOL_VERSION,
+                "broadcast_address": options.broadcast_address,
+                "hostname": socket.gethostname(),
+                "http_port": node.http_port,
+                "tcp_port": node.tcp_port,
+                "start_time": int(node.start_time_s),
+                "max_heartbeat_interval": duration_ns(options.max_heartbeat_interval_s),
+                "max_output_buffer_size": options.max_output_buffer_size,
+                "max_output_buffer_timeout": duration_ns(options.max_output_buffer_timeout_s),
+                "max_deflate_level": options.max_deflate_level,
+                "topology_zone": options.topology_zone,
+                "topology_region": options.topology_region,
+            }
+        )
+
+    async def _stats(self, request: Request) -> Response:
+        query = StatsQuery.from_request(request)
+        body = await join_slices(render_json(self._node, query, self._memory.read()))
+        return Response(body=body, content_type=JSON_CONTENT_TYPE)

@@ -1,0 +1,139 @@
+"""POST /pub and /mpub: messages over HTTP.
+
+/pub is the hot one: producers repeat one target for ever, the router has it taken apart already,
+and what is left is to look up the topic and hand over the body.
+"""
+
+import logging
+import re
+from collections.abc import Sequence
+from struct import Struct
+
+from nsqd.broker.broker import Broker
+from nsqd.broker.errors import ClosedError
+from nsqd.protocol.names import is_valid_topic_name
+from nsqd.transport.http_server import OK, HttpError, Request, Response, Router
+
+logger = logging.getLogger(__name__)
+
+_INT32 = Struct(">i")
+_SIGNED_DECIMAL = re.compile(r"[+-]?[0-9]{1,19}")
+# The smallest message of a binary body: four bytes of length and one of message.
+_MIN_BINARY_MESSAGE_BYTES = 5
+
+
+class PublishRoutes:
+    """Hands what is posted to the broker."""
+
+    def __init__(
+        self, broker: Broker, *, max_msg_size: int, max_body_size: int, max_defer_ms: int
+    ) -> None:
+        self._broker = broker
+        self._max_msg_size = max_msg_size
+        self._max_body_size = max_body_size
+        self._max_defer_ms = max_defer_ms
+
+    def add_to(self, router: Router) -> None:
+        """Add the routes, with the names that they had in NSQ 0.2 as aliases."""
+        for path in ("/pub", "/put"):
+            router.add(
+                *("POST", path, self.publish),
+                max_body_bytes=self._max_msg_size,
+                too_large_code="MSG_TOO_BIG",
+                is_quiet=True,
+            )
+        for path in ("/mpub", "/mput"):
+            router.add(
+                *("POST", path, self.publish_many),
+                max_body_bytes=self._max_body_size,
+                too_large_code="BODY_TOO_BIG",
+                is_quiet=True,
+            )
+
+    def publish(self, request: Request) -> Response:
+        """Take the body as one message."""
+        body = request.body
+        if not body:
+            raise HttpError(400, "MSG_EMPTY")
+        query = request.query
+        name = _topic_name(query.get("topic"))
+        delay_s = self._delay_s(query.get("defer")) if "defer" in query else 0.0
+        self._publish(name, (body,), delay_s)
+        return OK
+
+    def publish_many(self, request: Request) -> Response:
+        """Take each line of the body, or each message of a binary one; all of them or none."""
+        query = request.query
+        name = _topic_name(query.get("topic"))
+        delay_s = self._delay_s(query.get("defer")) if "defer" in query else 0.0
+        if _is_binary(query.get("binary")):
+            bodies = self._split_binary(request.body)
+        else:
+            bodies = self._split_lines(request.body)
+        self._publish(name, bodies, delay_s)
+        return OK
+
+    def _publish(self, name: str, bodies: Sequence[bytes], delay_s: float) -> None:
+        try:
+            topic = self._broker.topics.get(name) or self._broker.ensure_topic(name)
+            topic.publish(bodies, delay_s=delay_s)
+        except ClosedError as error:
+            raise HttpError(503, "EXITING") from error
+        except OSError as error:
+            # nsqd calls this EXITING too; what is wrong stands in the log and in /ping.
+            logger.error("TOPIC(%s): failed to publish - %s", name, error)  # noqa: TRY400 - no traceback
+            raise HttpError(503, "EXITING") from error
+
+    def _delay_s(self, text: str | None) -> float:
+        if text is None or not _SIGNED_DECIMAL.fullmatch(text):
+            raise HttpError(400, "INVALID_DEFER")
+        delay_ms = int(text)
+        if not 0 <= delay_ms <= self._max_defer_ms:
+            raise HttpError(400, "INVALID_DEFER")
+        return delay_ms / 1000
+
+    def _split_lines(self, body: bytes) -> list[bytes]:
+        lines = [line for line in body.split(b"\n") if line]
+        if lines and max(map(len, lines)) > self._max_msg_size:
+            raise HttpError(413, "MSG_TOO_BIG")
+        return lines
+
+    def _split_binary(self, body: bytes) -> list[bytes]:
+        """Cut up a body that counts and measures its messages; bytes after the last are ignored.
+
+        | 4: int32 count | then count times: 4: int32 size | size: message |
+        """
+        if len(body) < _INT32.size:
+            raise HttpError(413, "BAD_BODY")
+        (count,) = _INT32.unpack_from(body)
+        max_count = (self._max_body_size - _INT32.size) // _MIN_BINARY_MESSAGE_BYTES
+        if not 0 < count <= max_count:
+            raise HttpError(413, "BAD_BODY")
+        bodies = []
+        position = _INT32.size
+        for _ in range(count):
+            start = position + _INT32.size
+            if start > len(body):
+                raise HttpError(413, "BAD_MESSAGE")
+            (size,) = _INT32.unpack_from(body, position)
+            position = start + size
+            if not 0 < size <= self._max_msg_size or position > len(body):
+                raise HttpError(413, "BAD_MESSAGE")
+            bodies.append(body[start:position])
+        return bodies
+
+
+def _topic_name(name: str | None) -> str:
+    if name is None:
+        raise HttpError(400, "MISSING_ARG_TOPIC")
+    if not is_valid_topic_name(name):
+        raise HttpError(400, "INVALID_TOPIC")
+    return name
+
+
+def _is_binary(value: str | None) -> bool:
+    if value in (None, "false", "0"):
+        return False
+    if value not in ("true", "1"):
+        logger.warning("deprecated value %r used for /mpub binary param", value)
+    return True

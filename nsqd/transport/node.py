@@ -1,0 +1,35 @@
+"""Node: what the HTTP API, statsd and the metrics see of the daemon.
+
+One value that the daemon makes when it serves, instead of the daemon itself: what is not here, the
+API cannot touch.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from nsqd.broker.broker import Broker
+from nsqd.options import Options
+from nsqd.transport.tcp import V2Connection
+
+
+@dataclass(slots=True, kw_only=True)
+class Node:
+    """One running nsqd. Only `PUT /config` changes it: `options` are those in force now."""
+
+    options: Options
+    broker: Broker
+    connections: set[V2Connection]
+    start_time_s: float  # wall clock
+    # The ports in use: -1 for a unix socket, 0 for none.
+    tcp_port: int
+    http_port: int
+    https_port: int
+    # Returns when nsqd.dat holds everything up to the call.
+    persist: Callable[[], Awaitable[None]]
+    # Disconnects from the nsqlookupds that are gone, connects to the new ones.
+    set_lookupd_addresses: Callable[[tuple[str, ...]], object]
+
+    @property
+    def broadcast_http_port(self) -> int:
+        """The HTTP port that others are told."""
+        return self.options.broadcast_http_port or self.http_port
