@@ -33,6 +33,8 @@ from nsqd.protocol.command_parser import CommandLimits
 from nsqd.protocol.identify import IdentifyLimits
 from nsqd.transport import tls
 from nsqd.transport.auth import query_auth
+from nsqd.transport.http_api import log_request, make_before_hook, make_router
+from nsqd.transport.http_server import HttpServer
 from nsqd.transport.listen import (
     ListenError,
     format_address,
@@ -40,6 +42,7 @@ from nsqd.transport.listen import (
     port_of,
     remove_unix_socket,
 )
+from nsqd.transport.node import Node
 from nsqd.transport.tcp import TcpSettings, V2Connection
 
 logger = logging.getLogger(__name__)
@@ -162,6 +165,7 @@ class Daemon:
         self._client_context: ssl.SSLContext | None = None
         self._listeners: dict[str, socket.socket] = {}
         self._tcp_server: asyncio.Server | None = None
+        self._http_servers: list[HttpServer] = []
         self._connections: set[V2Connection] = set()
         self._stopping = asyncio.Event()
         self._exit_code = 0
@@ -207,7 +211,8 @@ class Daemon:
             self._tcp_server.close()
         for connection in list(self._connections):
             connection.close()
-        await asyncio.sleep(0)  # lets the transports flush what they hold
+        for server in self._http_servers:
+            await server.close()
         for listener in self._listeners.values():
             remove_unix_socket(listener)
             listener.close()
@@ -308,6 +313,35 @@ class Daemon:
         return self._data_path / metadata.FILE_NAME
 
     async def _serve(self) -> None:
+        await self._serve_tcp()
+        await self._serve_http()
+
+    async def _serve_http(self) -> None:
+        node = Node(
+            options=self._options,
+            broker=self.broker,
+            connections=self._connections,
+            start_time_s=time.time(),
+            tcp_port=self.tcp_port,
+            http_port=port_of(self._listeners.get("HTTP")),
+            https_port=port_of(self._listeners.get("HTTPS")),
+            persist=self.metadata.persist,
+            set_lookupd_addresses=self._set_lookupd_addresses,
+        )
+        router = make_router(node)
+        for scheme, context in (("HTTP", None), ("HTTPS", self._server_context)):
+            listener = self._listeners.get(scheme)
+            if listener is None:
+                continue
+            server = HttpServer(router, before=make_before_hook(node), on_request=log_request)
+            await server.start(listener, ssl=context)
+            self._http_servers.append(server)
+            logger.info("%s: listening on %s", scheme, server.address)
+
+    def _set_lookupd_addresses(self, addresses: tuple[str, ...]) -> None:
+        logger.info("nsqlookupd addresses: %s", addresses)
+
+    async def _serve_tcp(self) -> None:
         loop = asyncio.get_running_loop()
         settings = self._tcp_settings(loop)
         factory = functools.partial(V2Connection, self.broker, settings)
