@@ -16,7 +16,9 @@ from email.utils import formatdate
 from typing import Any, Final, TypeAlias, cast
 
 from nsqd.transport.http_parser import (
+    BETWEEN,
     FEED_SLICE_BYTES,
+    HEAD,
     BeforeHook,
     HttpLimits,
     Phase,
@@ -61,6 +63,12 @@ class _State(enum.Enum):
     OPEN = enum.auto()
     LINGERING = enum.auto()
     CLOSING = enum.auto()
+
+
+# As in `http_parser.py`: globals, as looking up an Enum's attribute costs too much.
+_OPEN: Final = _State.OPEN
+_LINGERING: Final = _State.LINGERING
+_CLOSING: Final = _State.CLOSING
 
 
 class HttpService:
@@ -146,7 +154,7 @@ class HttpConnection(asyncio.Protocol):
         self._service = service
         self._loop = loop
         self._time = loop.time
-        self._state = _State.OPEN
+        self._state: _State = _OPEN
         self._transport: asyncio.Transport | None = None
         self._parser: RequestParser | None = None
         # Read but not parsed, because replies before it do not flow; at most one read's worth.
@@ -196,7 +204,7 @@ class HttpConnection(asyncio.Protocol):
         future, self._future = self._future, None
         if future is not None and self._is_future_ours:
             future.cancel()
-        self._state = _State.CLOSING
+        self._state = _CLOSING
         self._out.clear()
         self._unparsed = _NOTHING
         if self._parser is not None:
@@ -205,7 +213,7 @@ class HttpConnection(asyncio.Protocol):
         self._service.forget(self)
 
     def data_received(self, data: bytes) -> None:
-        if self._state is not _State.OPEN:
+        if self._state is not _OPEN:
             self._drop(len(data))
             return
         parser = self._parser
@@ -217,7 +225,7 @@ class HttpConnection(asyncio.Protocol):
         self._pump()
 
     def eof_received(self) -> bool:
-        if self._state is not _State.OPEN:
+        if self._state is not _OPEN:
             return False
         self._is_eof = True
         self._pump()
@@ -230,14 +238,14 @@ class HttpConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._is_write_paused = False
-        if self._state is _State.OPEN:
+        if self._state is _OPEN:
             self._timed = None
             self._pump()
 
     def end(self) -> None:
         """Close now if idle, else after the replies under way."""
         self._is_ending = True
-        if self._state is _State.OPEN and not self._is_busy():
+        if self._state is _OPEN and not self._is_busy():
             self._close()
 
     def abort(self) -> None:
@@ -251,7 +259,7 @@ class HttpConnection(asyncio.Protocol):
     def _is_busy(self) -> bool:
         parser = self._parser
         assert parser is not None
-        is_reading = parser.phase is not Phase.BETWEEN or bool(self._unparsed)
+        is_reading = parser.phase is not BETWEEN or bool(self._unparsed)
         return is_reading or bool(parser.ready) or self._is_blocked()
 
     def _pump(self) -> None:
@@ -259,12 +267,12 @@ class HttpConnection(asyncio.Protocol):
         parser = self._parser
         assert parser is not None
         ready = parser.ready
-        while self._state is _State.OPEN:
+        while self._state is _OPEN:
             while ready and self._future is None and not self._is_write_paused:
                 self._respond(ready.popleft())
             if self._is_blocked() or not self._feed_more(parser):
                 break
-        if self._state is _State.OPEN:
+        if self._state is _OPEN:
             self._flush()
             self._set_reading()
             self._set_deadline(parser)
@@ -278,7 +286,7 @@ class HttpConnection(asyncio.Protocol):
         if parser.is_continue_due:
             parser.is_continue_due = False
             self._send(_CONTINUE)
-        if self._is_eof and parser.phase is Phase.BETWEEN:
+        if self._is_eof and parser.phase is BETWEEN:
             self._close()
         elif self._is_eof:
             parser.refuse(BAD_REQUEST)
@@ -359,14 +367,14 @@ class HttpConnection(asyncio.Protocol):
     def _finish(self, parser: RequestParser) -> None:
         """The last reply is out: close, at once if the client has nothing more to send."""
         self._flush()
-        is_mid_input = parser.has_refused or parser.phase is not Phase.BETWEEN or self._unparsed
+        is_mid_input = parser.has_refused or parser.phase is not BETWEEN or self._unparsed
         parser.ready.clear()
         self._unparsed = _NOTHING
         if self._is_eof or not is_mid_input:
             self._close()
             return
         assert self._transport is not None
-        self._state = _State.LINGERING
+        self._state = _LINGERING
         self._set_reading()
         if self._transport.can_write_eof():
             self._transport.write_eof()
@@ -378,7 +386,7 @@ class HttpConnection(asyncio.Protocol):
             self._close()
 
     def _close(self) -> None:
-        self._state = _State.CLOSING
+        self._state = _CLOSING
         if self._transport is not None:
             self._flush()
             self._watch_output()
@@ -404,13 +412,13 @@ class HttpConnection(asyncio.Protocol):
         if self._is_blocked():
             if not self._is_write_paused:
                 self._deadline = self._time() + limits.idle_timeout_s
-        elif parser.phase is Phase.BETWEEN:
+        elif parser.phase is BETWEEN:
             self._deadline = self._time() + limits.idle_timeout_s
         else:
             timed = (parser.request_count, parser.phase)
             if timed != self._timed:
                 self._timed = timed
-                is_head = parser.phase is Phase.HEAD
+                is_head = parser.phase is HEAD
                 timeout_s = limits.header_timeout_s if is_head else limits.body_timeout_s
                 self._arm(self._time() + timeout_s)
 
@@ -427,9 +435,9 @@ class HttpConnection(asyncio.Protocol):
         now = self._time()
         if now < self._deadline:
             self._arm(self._deadline)
-        elif self._state is _State.LINGERING:
+        elif self._state is _LINGERING:
             self._close()
-        elif self._state is _State.CLOSING or self._is_write_paused:
+        elif self._state is _CLOSING or self._is_write_paused:
             self._check_output()
         elif self._future is not None:
             self._arm(now + self._service.limits.idle_timeout_s)
@@ -447,7 +455,7 @@ class HttpConnection(asyncio.Protocol):
     def _expire_input(self) -> None:
         parser = self._parser
         assert parser is not None
-        if parser.phase is Phase.BETWEEN:
+        if parser.phase is BETWEEN:
             self._close()
         else:
             parser.refuse(_REQUEST_TIMEOUT)

@@ -63,6 +63,13 @@ class Phase(enum.Enum):
     BODY = enum.auto()
 
 
+# An attribute of an Enum takes 95 ns to look up in Python 3.11, a global 6, and every request
+# passes all three phases.
+BETWEEN: Final = Phase.BETWEEN
+HEAD: Final = Phase.HEAD
+BODY: Final = Phase.BODY
+
+
 class _Refused(Exception):  # noqa: N818 - leaves llhttp, is never an error of ours
     """Raised in a callback to leave llhttp at once; the refusal is on the queue by then."""
 
@@ -109,7 +116,7 @@ class RequestParser:
         self._is_tls = is_tls
         self._before = before
         self.ready: deque[Request] = deque()
-        self.phase = Phase.BETWEEN
+        self.phase: Phase = BETWEEN
         self.request_count = 0
         # Set for good when a request was refused before its end: what follows is not parsed.
         self.has_refused = False
@@ -141,7 +148,7 @@ class RequestParser:
         rest: bytes | memoryview = data
         while rest and not self.has_refused:
             rest = self._execute(rest)
-        if self.phase is not Phase.BETWEEN:
+        if self.phase is not BETWEEN:
             self._check_partial(len(data))
 
     def _execute(self, data: bytes | memoryview) -> bytes | memoryview:
@@ -174,11 +181,11 @@ class RequestParser:
         request.end_connection()
         self.has_refused = True
         self.is_continue_due = False
-        self.phase = Phase.BETWEEN
+        self.phase = BETWEEN
         self.ready.append(request)
 
     def on_message_begin(self) -> None:
-        self.phase = Phase.HEAD
+        self.phase = HEAD
         self.request_count += 1
 
     def on_url(self, part: bytes) -> None:
@@ -213,7 +220,7 @@ class RequestParser:
         self._url = b""
         self._merged_count = 0
         self._raw_bytes = 0
-        self.phase = Phase.BODY
+        self.phase = BODY
         if _SPECIAL_HEADERS.isdisjoint(headers) and llhttp.should_keep_alive():
             # Only HTTP/1.1 keeps a connection without being asked to.
             if b"host" not in headers:
@@ -263,7 +270,7 @@ class RequestParser:
             self._headers = {}
             self._merged_count = 0
         self.is_continue_due = False
-        self.phase = Phase.BETWEEN
+        self.phase = BETWEEN
         self.ready.append(request)
 
     def _refuse_now(self, route: Route) -> NoReturn:
@@ -288,7 +295,7 @@ class RequestParser:
         # Twice, as padding around values is not counted in a complete head; and the slice in
         # which a request begins may have held others before it.
         max_raw_bytes = 2 * self._limits.max_header_bytes + FEED_SLICE_BYTES
-        if self.phase is Phase.BODY:
+        if self.phase is BODY:
             max_raw_bytes += _MAX_CHUNK_OVERHEAD_RATIO * self._body_bytes
         is_suspect = self._raw_bytes > self._limits.max_header_bytes
         if self._raw_bytes > max_raw_bytes or (is_suspect and self._is_too_large(self._headers)):
