@@ -46,8 +46,10 @@ class CorruptSegmentError(DiskQueueError):
     `DiskQueue` never raises it: there the rest of the segment is quarantined.
     """
 
-    def __init__(self, path: str, offset: int, reason: str) -> None:
+    def __init__(self, path: str, offset: int, reason: str, *, is_torn: bool) -> None:
         super().__init__(f"{path} at offset {offset}: {reason}")
         self.path = path
         self.offset = offset
         self.reason = reason
+        # The file ends inside the record, as after a write that was cut short.
+        self.is_torn = is_torn

@@ -64,6 +64,9 @@ class Reader:
                 buffer = self._read_one()
                 starts, ends = [PREFIX_BYTES], [len(buffer)]
         self.position = self.buffer_pos + ends[-1]
+        if ends[-1] == len(buffer):
+            # Thousands of queues that are read to their end must not hold a piece each.
+            self._buffer = b""
         return buffer, starts, ends
 
     def enter(self, segment: SegmentState) -> None:
@@ -91,9 +94,9 @@ class Reader:
 
     def _read_one(self) -> bytes:
         """The record at the position if it is one: larger than max_bytes, or than the limit."""
-        reason = find_damage(self._fd, self.position, self.segment.end, self._limits)
-        if reason is not None:
+        damage = find_damage(self._fd, self.position, self.segment.end, self._limits)
+        if damage is not None:
             path = layout.segment_path(self._directory, self._name, self.segment.number)
-            raise CorruptSegmentError(path, self.position, reason)
+            raise CorruptSegmentError(path, self.position, damage.reason, is_torn=damage.is_torn)
         self._buffer = read_record(self._fd, self.position)
         return self._buffer

@@ -18,6 +18,7 @@ import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from diskqueue.errors import CorruptSegmentError
 
@@ -40,13 +41,21 @@ class Limits:
     max_record_bytes: int = DEFAULT_MAX_RECORD_BYTES
 
 
+class Damage(NamedTuple):
+    """Why a place in a segment is no record."""
+
+    reason: str
+    # The segment ends inside the record, as after a write that was cut short.
+    is_torn: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Walk:
     """What a walk over a segment found: whole records up to `end`, then nothing or damage."""
 
     record_count: int
     end: int
-    damage: str | None
+    damage: Damage | None
 
 
 def split_records(
@@ -106,30 +115,35 @@ def _split_mixed(
     return starts, ends
 
 
-def find_damage(fd: int, position: int, end: int, limits: Limits) -> str | None:
+def find_damage(fd: int, position: int, end: int, limits: Limits) -> Damage | None:
     """Why no record stands at `position` of a segment that ends at `end`, or None if one does.
 
     Raises:
         OSError: the file cannot be read.
     """
     end = min(end, os.fstat(fd).st_size)
-    reason: str | None = None
+    damage: Damage | None = None
     # Ends: every turn but the last moves on by more than max_record_bytes.
     while True:
         available = end - position
         prefix = os.pread(fd, PREFIX_BYTES, position) if available >= PREFIX_BYTES else b""
         if len(prefix) < PREFIX_BYTES:
-            return reason or f"the segment ends inside a record, after {max(available, 0)} bytes"
+            left = max(available, 0)
+            return damage or Damage(f"the segment ends {left} bytes into a record", is_torn=True)
         (length,) = PREFIX.unpack(prefix)
         if length < limits.min_record_bytes:
-            return reason or f"invalid record size ({length})"
+            return damage or Damage(f"invalid record size ({length})", is_torn=False)
         if length > available - PREFIX_BYTES:
-            return reason or f"a record of {length} bytes runs past the end of the segment"
+            # Where the length is within the limit, the record is cut off rather than misread.
+            return damage or Damage(
+                f"a record of {length} bytes runs past the end of the segment",
+                is_torn=length <= limits.max_record_bytes,
+            )
         position += PREFIX_BYTES + length
         if length <= limits.max_record_bytes or position == end:
             return None
         # Above the present limit: believed only if what follows is a record too.
-        reason = reason or f"invalid record size ({length})"
+        damage = damage or Damage(f"invalid record size ({length})", is_torn=False)
 
 
 def walk(path: str, start: int = 0, end: int | None = None, limits: Limits | None = None) -> Walk:
@@ -145,7 +159,7 @@ def walk(path: str, start: int = 0, end: int | None = None, limits: Limits | Non
             count += len(starts)
             position = offset + ends[-1]
     except CorruptSegmentError as error:
-        return Walk(count, error.offset, error.reason)
+        return Walk(count, error.offset, Damage(error.reason, error.is_torn))
     return Walk(count, position, None)
 
 
@@ -180,9 +194,9 @@ def _iter_pieces(
             data = os.pread(fd, min(_READ_BYTES, end - position), position)
             starts, ends = split_records(data, 0, len(data), len(data), limits)
             if not starts:
-                reason = find_damage(fd, position, end, limits)
-                if reason is not None:
-                    raise CorruptSegmentError(path, position, reason)
+                damage = find_damage(fd, position, end, limits)
+                if damage is not None:
+                    raise CorruptSegmentError(path, position, damage.reason, is_torn=damage.is_torn)
                 data = read_record(fd, position)
                 starts, ends = [PREFIX_BYTES], [len(data)]
             yield position, data, starts, ends

@@ -1,0 +1,136 @@
+"""What the files of a queue hold, compared with what its metadata says.
+
+Only reads, takes no locks, and may look at the directory of a running daemon: then the metadata is
+a little older than the segments, which is a note and no damage.
+"""
+
+from dataclasses import dataclass, field
+
+from diskqueue import layout, segment
+from diskqueue.errors import CorruptMetadataError
+
+
+@dataclass(slots=True)
+class QueueReport:
+    """The state of one queue. Damage means that records are lost or will be set aside."""
+
+    name: str
+    metadata: layout.Metadata | None = None
+    segment_count: int = 0
+    segment_bytes: int = 0
+    # Records from the read position on, as far as they are whole.
+    record_count: int = 0
+    bad_files: list[str] = field(default_factory=list)
+    damage: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def check_queue(directory: str, files: layout.QueueFiles) -> QueueReport:
+    """Walks through all segments of a queue that its next start would read.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    report = QueueReport(
+        files.name,
+        segment_count=len(files.segments),
+        segment_bytes=sum(files.segments.values()),
+        bad_files=files.bad_files,
+    )
+    report.metadata = _read_metadata(directory, files, report)
+    metadata = report.metadata
+    recorded_count = 0
+    for number in files.segments:
+        path = layout.segment_path(directory, files.name, number)
+        start = 0
+        if metadata is not None:
+            if number < metadata.read_file:
+                report.notes.append(f"segment {number} is consumed and not deleted yet")
+                continue
+            start = metadata.read_pos if number == metadata.read_file else 0
+        size = layout.find_size(path)
+        if size is None:
+            report.notes.append(f"segment {number} was deleted meanwhile")
+            continue
+        known_end = _known_end(metadata, number, size)
+        known = segment.walk(path, start, max(start, known_end))
+        recorded_count += known.record_count
+        report.record_count += known.record_count
+        if known.damage is not None:
+            report.damage.append(_describe(number, known))
+        elif known_end < size:
+            _add_news(path, number, known_end, report)
+    if metadata is not None:
+        _compare(metadata, files, recorded_count, report)
+    return report
+
+
+def _read_metadata(
+    directory: str, files: layout.QueueFiles, report: QueueReport
+) -> layout.Metadata | None:
+    try:
+        metadata = layout.read_metadata(directory, files.name)
+    except CorruptMetadataError as error:
+        report.damage.append(f"metadata: {error}")
+        return None
+    if metadata is None:
+        if files.segments:
+            report.notes.append("no metadata: a start delivers every segment from its beginning")
+    elif not metadata.is_sane:
+        report.damage.append("metadata: the read position is beyond the write position")
+        return None
+    return metadata
+
+
+def _known_end(metadata: layout.Metadata | None, number: int, size: int) -> int:
+    """How much of a segment the metadata speaks of."""
+    if metadata is None or number < metadata.write_file:
+        return size
+    return min(size, metadata.write_pos) if number == metadata.write_file else 0
+
+
+def _add_news(path: str, number: int, start: int, report: QueueReport) -> None:
+    """Looks at what was written after the metadata."""
+    news = segment.walk(path, start)
+    report.record_count += news.record_count
+    report.notes.append(f"segment {number} has {news.record_count} records after the metadata")
+    if news.damage is None:
+        return
+    if news.damage.is_torn:
+        # Nobody was told that this record is safe: it is being written, or a crash cut it off.
+        report.notes.append(_describe(number, news))
+    else:
+        report.damage.append(_describe(number, news))
+
+
+def _describe(number: int, walk: segment.Walk) -> str:
+    assert walk.damage is not None
+    return f"segment {number} at offset {walk.end}: {walk.damage.reason}"
+
+
+def _compare(
+    metadata: layout.Metadata,
+    files: layout.QueueFiles,
+    recorded_count: int,
+    report: QueueReport,
+) -> None:
+    is_drained = (metadata.read_file, metadata.read_pos) == (
+        metadata.write_file,
+        metadata.write_pos,
+    )
+    if is_drained:
+        return
+    # At position 0 the last segment need not exist.
+    stop = metadata.write_file + (1 if metadata.write_pos > 0 else 0)
+    found = [number for number in files.segments if metadata.read_file <= number < stop]
+    missing_count = stop - metadata.read_file - len(found)
+    if missing_count:
+        report.damage.append(f"{missing_count} segments are missing")
+    for number, position in (
+        (metadata.read_file, metadata.read_pos),
+        (metadata.write_file, metadata.write_pos),
+    ):
+        if files.segments.get(number, position) < position:
+            report.damage.append(f"segment {number} is shorter than position {position}")
+    if recorded_count != metadata.depth:
+        report.notes.append(f"depth {metadata.depth} in the metadata, but {recorded_count} records")
