@@ -11,21 +11,23 @@ from nsqd import PROTOCOL_VERSION
 from nsqd.flags import duration_ns, format_duration
 from nsqd.options import TLSRequired
 from nsqd.transport.http_admin import AdminRoutes
+from nsqd.transport.http_config import ConfigRoutes
 from nsqd.transport.http_publish import PublishRoutes
 from nsqd.transport.http_server import (
     JSON_CONTENT_TYPE,
     OK,
+    TEXT_CONTENT_TYPE,
     BeforeHook,
     Request,
     Response,
     Router,
     Style,
 )
-from nsqd.transport.memory_stats import MemoryReader
 from nsqd.transport.node import Node
 from nsqd.transport.slices import join_slices
 from nsqd.transport.stats_json import render_json
 from nsqd.transport.stats_query import StatsQuery
+from nsqd.transport.stats_text import render_text
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +43,7 @@ def make_router(node: Node) -> Router:
         max_defer_ms=int(options.defer_limit_s * 1000),
     ).add_to(router)
     AdminRoutes(node).add_to(router)
+    ConfigRoutes(node).add_to(router)
     NodeRoutes(node).add_to(router)
     return router
 
@@ -70,7 +73,6 @@ class NodeRoutes:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._memory = MemoryReader()
 
     def add_to(self, router: Router) -> None:
         """Add the routes."""
@@ -104,5 +106,7 @@ class NodeRoutes:
 
     async def _stats(self, request: Request) -> Response:
         query = StatsQuery.from_request(request)
-        body = await join_slices(render_json(self._node, query, self._memory.read()))
-        return Response(body=body, content_type=JSON_CONTENT_TYPE)
+        render = render_json if query.is_json else render_text
+        body = await join_slices(render(self._node, query, self._node.memory.read()))
+        content_type = JSON_CONTENT_TYPE if query.is_json else TEXT_CONTENT_TYPE
+        return Response(body=body, content_type=content_type)

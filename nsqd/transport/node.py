@@ -5,10 +5,11 @@ API cannot touch.
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nsqd.broker.broker import Broker
 from nsqd.options import Options
+from nsqd.transport.memory_stats import MemoryReader
 from nsqd.transport.tcp import V2Connection
 
 
@@ -28,6 +29,7 @@ class Node:
     persist: Callable[[], Awaitable[None]]
     # Disconnects from the nsqlookupds that are gone, connects to the new ones.
     set_lookupd_addresses: Callable[[tuple[str, ...]], object]
+    memory: MemoryReader = field(default_factory=MemoryReader)
 
     @property
     def broadcast_http_port(self) -> int:

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 SLICE_S = 0.004
 
 
-async def join_slices(parts: Iterable[str]) -> bytes:
-    """Join the parts of a document, giving way to the rest of the daemon after each slice."""
+async def gather_slices(parts: Iterable[str]) -> list[str]:
+    """Gather the parts of a document, giving way to the rest of the daemon after each slice."""
     clock = time.perf_counter
     gathered: list[str] = []
     deadline = clock() + SLICE_S
@@ -18,4 +18,9 @@ async def join_slices(parts: Iterable[str]) -> bytes:
         if clock() >= deadline:
             await asyncio.sleep(0)
             deadline = clock() + SLICE_S
-    return "".join(gathered).encode()
+    return gathered
+
+
+async def join_slices(parts: Iterable[str]) -> bytes:
+    """Gather the parts of a document and put them together."""
+    return "".join(await gather_slices(parts)).encode()

@@ -1,0 +1,72 @@
+"""GET and PUT /config/:opt: the options in force, and the two that can change at run time.
+
+What is put here is gone after a restart, as in nsqd.
+"""
+
+import dataclasses
+import json
+
+from nsqd import logs
+from nsqd.options import config_value
+from nsqd.transport.http_server import HttpError, Request, Response, Router
+from nsqd.transport.node import Node
+from nsqd.transport.statsd import expand_prefix
+
+
+class ConfigRoutes:
+    """Shows and changes options."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def add_to(self, router: Router) -> None:
+        """Add the routes."""
+        router.add("GET", "/config/:opt", self._get)
+        router.add(
+            *("PUT", "/config/:opt", self._put),
+            max_body_bytes=self._node.options.max_msg_size,
+            too_large_code="INVALID_VALUE",
+        )
+
+    def _get(self, request: Request) -> Response:
+        node = self._node
+        key = request.param or ""
+        try:
+            value = config_value(node.options, key)
+        except KeyError as error:
+            raise HttpError(400, "INVALID_OPTION") from error
+        if key == "statsd_prefix":
+            value = expand_prefix(node)
+        return Response.text(value) if isinstance(value, str) else Response.json(value)
+
+    def _put(self, request: Request) -> Response:
+        if not request.body:
+            raise HttpError(413, "INVALID_VALUE")
+        try:
+            if request.param == "log_level":
+                self._set_log_level(request.body)
+            elif request.param == "nsqlookupd_tcp_addresses":
+                self._set_lookupd_addresses(request.body)
+            else:
+                raise HttpError(400, "INVALID_OPTION")
+        except ValueError as error:
+            raise HttpError(400, "INVALID_VALUE") from error
+        return self._get(request)
+
+    def _set_log_level(self, body: bytes) -> None:
+        level = logs.parse_log_level(body.decode())
+        logs.set_level(level)
+        self._node.options = dataclasses.replace(self._node.options, log_level=level)
+
+    def _set_lookupd_addresses(self, body: bytes) -> None:
+        try:
+            addresses = json.loads(body)
+        except RecursionError as error:
+            raise ValueError("nested too deeply") from error
+        if addresses is None:
+            addresses = []
+        if not isinstance(addresses, list) or not all(isinstance(item, str) for item in addresses):
+            raise ValueError("not a list of strings")
+        chosen = tuple(addresses)
+        self._node.set_lookupd_addresses(chosen)
+        self._node.options = dataclasses.replace(self._node.options, lookupd_tcp_addresses=chosen)
