@@ -51,14 +51,15 @@ class Batch:
         id_prefix: bytes,
         first_sequence: int,
         bodies: tuple[bytes, ...],
-        body_bytes: int,
+        delay_s: float = 0.0,
     ) -> None:
+        """Args: delay_s: how long each channel keeps it back after it arrived."""
         self.timestamp_ns = timestamp_ns
         self.id_prefix = id_prefix
         self.first_sequence = first_sequence
         self.bodies = bodies
-        self.body_bytes = body_bytes
-        self.delay_s = 0.0  # how long each channel keeps it back after it arrived
+        self.body_bytes = sum(map(len, bodies))
+        self.delay_s = delay_s
 
     def ids(self, start: int, stop: int) -> list[bytes]:
         """Return the ids of the messages from `start` to `stop`."""
@@ -87,12 +88,13 @@ class Batch:
         """Return some of the messages as a batch of their own."""
         if stop - start == len(self.bodies):
             return self
-        bodies = self.bodies[start:stop]
-        first_sequence = self.first_sequence + start
-        body_bytes = sum(map(len, bodies))
-        part = Batch(self.timestamp_ns, self.id_prefix, first_sequence, bodies, body_bytes)
-        part.delay_s = self.delay_s
-        return part
+        return Batch(
+            self.timestamp_ns,
+            self.id_prefix,
+            self.first_sequence + start,
+            self.bodies[start:stop],
+            self.delay_s,
+        )
 
     def messages(self, start: int, stop: int) -> list[Message]:
         """Return the messages one by one, for the paths that must hold them singly."""

@@ -88,7 +88,9 @@ class Channel:
         self._settings = settings
         self._deferred = Deferred(scheduler, self._put_back)
         self._orphans: set[Consumer] = set()
-        self._ready: tuple[deque[Consumer], ...] = tuple(deque() for _ in Locality)
+        # One for each Locality.
+        self._ready: tuple[deque[Consumer], deque[Consumer], deque[Consumer]]
+        self._ready = (deque(), deque(), deque())
         self._held: list[Consumer] = []
         self._is_pump_scheduled = False
 
@@ -323,7 +325,8 @@ class Channel:
             self.wake(consumer)
 
     def _schedule_pump(self) -> None:
-        if not self._is_pump_scheduled and any(self._ready):
+        zone, region, everywhere = self._ready
+        if not self._is_pump_scheduled and (everywhere or zone or region):
             self._is_pump_scheduled = True
             self._scheduler.call_soon(self._pump)
 

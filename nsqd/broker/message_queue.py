@@ -32,7 +32,15 @@ KEEP_MAX_BYTES = 1024 * 1024
 class MessageQueue:
     """Messages in the order in which they came, at most `capacity` of them in memory only."""
 
-    __slots__ = ("_backend", "_capacity", "_kept_bytes", "_kept_count", "_memory_count", "_pieces")
+    __slots__ = (
+        "_backend",
+        "_capacity",
+        "_kept_bytes",
+        "_kept_count",
+        "_memory_count",
+        "_pieces",
+        "_unread_count",
+    )
 
     def __init__(self, capacity: int, backend: Backend) -> None:
         self._capacity = capacity
@@ -41,6 +49,7 @@ class MessageQueue:
         self._memory_count = 0  # messages of the pieces without ordinals
         self._kept_count = 0  # messages of the pieces with ordinals: on disk as well
         self._kept_bytes = 0
+        self._unread_count = backend.unread_count  # looked up whenever the backend was used
 
     @property
     def backend(self) -> Backend:
@@ -50,12 +59,12 @@ class MessageQueue:
     @property
     def depth(self) -> int:
         """How many messages wait here."""
-        return self._memory_count + self._kept_count + self._backend.unread_count
+        return self._memory_count + self._kept_count + self._unread_count
 
     @property
     def backend_depth(self) -> int:
         """How many of them are on disk."""
-        return self._kept_count + self._backend.unread_count
+        return self._kept_count + self._unread_count
 
     def put(self, batch: AnyBatch) -> None:
         """Append a batch, as much of it as there is room to memory, the rest to the backend.
@@ -64,7 +73,7 @@ class MessageQueue:
             OSError: the backend failed, and none of the batch is here.
         """
         count = len(batch.bodies)
-        room = 0 if self._backend.unread_count else self._capacity - self._memory_count
+        room = 0 if self._unread_count else self._capacity - self._memory_count
         if count <= room:
             self._pieces.append((batch, 0, count, None))
             self._memory_count += count
@@ -135,7 +144,10 @@ class MessageQueue:
     def empty(self) -> None:
         """Drop everything."""
         self._forget_memory()
-        self._backend.empty()
+        try:
+            self._backend.empty()
+        finally:
+            self._unread_count = self._backend.unread_count
 
     def flush(self, messages: Sequence[Message]) -> None:
         """Write what is in memory only, and these messages, to the backend, before a close.
@@ -151,6 +163,7 @@ class MessageQueue:
             if stored.ordinals is not None:
                 self._backend.commit(stored.ordinals)
         self._forget_memory()
+        self._unread_count = self._backend.unread_count
 
     def _forget_memory(self) -> None:
         self._pieces.clear()
@@ -159,12 +172,13 @@ class MessageQueue:
     def _append(self, batch: AnyBatch, start: int, stop: int) -> Piece | None:
         """Append to disk; return the piece to keep in memory too, if the reader is caught up."""
         is_caught_up = (
-            not self._backend.unread_count
+            not self._unread_count
             and self._kept_count < KEEP_MAX_COUNT
             and self._kept_bytes < KEEP_MAX_BYTES
         )
         data, lengths = batch.records(start, stop)
         first = self._backend.append(data, lengths, keep=is_caught_up)
+        self._unread_count = self._backend.unread_count
         if first is None:
             return None
         return batch, start, stop, range(first - start, first + stop - start)
@@ -185,9 +199,10 @@ class MessageQueue:
             self._kept_bytes += batch.body_bytes
 
     def _load(self) -> bool:
-        if not self._backend.unread_count:
+        if not self._unread_count:
             return False
         batch = self._backend.read(READ_MAX_RECORDS, READ_MAX_BYTES)
+        self._unread_count = self._backend.unread_count
         if batch is None:
             return False
         self._keep((batch, 0, len(batch.bodies), batch.ordinals), batch.body_bytes)

@@ -92,22 +92,22 @@ class Topic:
         """
         if self.state is TopicState.CLOSED:
             raise ClosedError
+        count = len(bodies)
+        if count > SEQUENCE_COUNT:
+            for start in range(0, count, SEQUENCE_COUNT):
+                self.publish(bodies[start : start + SEQUENCE_COUNT], delay_s=delay_s)
+            return
         now_ns = self._scheduler.wall_time_ns()
-        for start in range(0, len(bodies), SEQUENCE_COUNT):
-            part = tuple(bodies[start : start + SEQUENCE_COUNT])
-            count = len(part)
-            body_bytes = sum(map(len, part))
-            prefix, first = self._ids.reserve(count, now_ns)
-            batch = Batch(now_ns, prefix, first, part, body_bytes)
-            batch.delay_s = delay_s
-            if self._is_direct:
-                for channel in self.channels.values():
-                    channel.put(batch)
-            else:
-                self._queue.put(batch)
-                self._schedule_pump()
-            self.message_count += count
-            self.message_bytes += body_bytes
+        prefix, first = self._ids.reserve(count, now_ns)
+        batch = Batch(now_ns, prefix, first, tuple(bodies), delay_s)
+        if self._is_direct:
+            for channel in self.channels.values():
+                channel.put(batch)
+        else:
+            self._queue.put(batch)
+            self._schedule_pump()
+        self.message_count += count
+        self.message_bytes += batch.body_bytes
 
     def ensure_channel(self, name: str) -> Channel:
         """Return the channel of that name, made if need be.
