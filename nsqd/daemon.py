@@ -32,7 +32,7 @@ from nsqd.options import TOPOLOGY_AWARE_CONSUMPTION, Options, TLSRequired
 from nsqd.protocol.command_parser import CommandLimits
 from nsqd.protocol.identify import IdentifyLimits
 from nsqd.transport import tls
-from nsqd.transport.auth import query_auth
+from nsqd.transport.auth import AuthState, query_auth
 from nsqd.transport.http_api import log_request, make_before_hook, make_router
 from nsqd.transport.http_server import HttpServer
 from nsqd.transport.listen import (
@@ -406,7 +406,7 @@ class Daemon:
         remote_ip: str,
         common_name: str,
         is_tls: bool,  # noqa: FBT001 - a value to pass on
-    ) -> object:
+    ) -> AuthState:
         options = self._options
         return query_auth(
             options.auth_http_addresses,
@@ -418,7 +418,7 @@ class Daemon:
             connect_timeout_s=options.http_client_connect_timeout_s,
             request_timeout_s=options.http_client_request_timeout_s,
             ssl_context=self._client_context,
-            now=time.monotonic,
+            now=time.monotonic(),
         )
 
     def _handle_exception(

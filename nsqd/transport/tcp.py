@@ -7,6 +7,7 @@ negotiate are upper bounds that are kept without a timer of ours.
 """
 
 import asyncio
+import json
 import logging
 import socket
 import time
@@ -488,7 +489,13 @@ class V2Connection(asyncio.Protocol):
         assert self.auth is not None
         if not self.auth.permission_count:
             raise FatalClientError(ErrorCode.E_UNAUTHORIZED, "AUTH no authorizations found")
-        self._out.append(encode_frame(FrameType.RESPONSE, self.auth.reply()))
+        reply = {
+            "identity": self.auth.identity,
+            "identity_url": self.auth.identity_url,
+            "permission_count": self.auth.permission_count,
+        }
+        data = json.dumps(reply, separators=(",", ":")).encode()
+        self._out.append(encode_frame(FrameType.RESPONSE, data))
 
     def _renew(self, command: commands.Command) -> bool:
         """If the client's rights have run out, ask again and run the command after that."""
