@@ -4,8 +4,8 @@
 
 What clients send most is recognised in bulk, and comes out as one command: a run of PUBs to one
 topic (`Publish`), an MPUB (`Publish`), a run of FINs (`Finish`). The tricks for that are
-`_publish_run`, `_equal_bodies` and `_finish_run`; each proves what it assumes and leaves everything
-else to the plain path, which parses one command line and then what belongs to it.
+`_read_publish_run`, `_equal_bodies` and `_read_finish_run`; each proves what it assumes and leaves
+everything else to the plain path, which parses one command line and then what belongs to it.
 
 An incomplete command is kept until the bytes that it needs have come, and is not looked at before.
 The order of the checks is nsqd's: the first that fails is the error that the client gets.
@@ -38,7 +38,10 @@ MAGIC = b"  V2"
 MAX_LINE_BYTES = 16384  # with its LF; nsqd's read buffer
 MESSAGE_ID_BYTES = 16
 FINISH_ROW_BYTES = len(b"FIN ") + MESSAGE_ID_BYTES + 1
-# How far ahead a run is looked for: what is found not to be one has cost no more than this.
+# How far ahead a run is looked for. What turns out not to be one has been looked at for nothing, so
+# the distance doubles with each run that was one, and falls back to the least with the first that
+# was not: looking ahead never costs more than a few times what it has found.
+MIN_RUN_COUNT = 8
 MAX_FINISH_RUN = 4096
 MAX_RUN_BYTES = 128 * 1024
 
@@ -104,16 +107,18 @@ class _Incomplete(Exception):  # noqa: N818 - not an error: the rest is on its w
 class _OpenMpub:
     """An MPUB of which some messages have been read, and `remaining` have not."""
 
-    __slots__ = ("bodies", "remaining", "topic")
+    __slots__ = ("bodies", "remaining", "room_bytes", "topic")
 
-    def __init__(self, topic: str, remaining: int) -> None:
+    def __init__(self, topic: str, remaining: int, room_bytes: int) -> None:
         self.topic = topic
         self.remaining = remaining
+        self.room_bytes = room_bytes  # what sizes and bodies may still take: max-body-size holds
         self.bodies: list[bytes] = []
 
-    def add(self, bodies: list[bytes]) -> None:
+    def add(self, bodies: list[bytes], read_bytes: int) -> None:
         self.bodies += bodies
         self.remaining -= len(bodies)
+        self.room_bytes -= read_bytes
 
 
 class CommandParser:
@@ -136,6 +141,7 @@ class CommandParser:
         self._pub_topic = ""
         self._mpub_line = b""
         self._mpub_topic = ""
+        self._pub_run_count = self._finish_run_count = MIN_RUN_COUNT
 
     @property
     def error_at_eof(self) -> FatalClientError | None:
@@ -204,9 +210,9 @@ class CommandParser:
         if self._mpub is not None:
             return self._continue_mpub(self._mpub)
         if self._pub_line and data.startswith(self._pub_line, position):
-            return self._publish_run()
+            return self._read_publish_run()
         if data.startswith(b"FIN ", position):
-            finish = self._finish_run()
+            finish = self._read_finish_run()
             if finish is not None:
                 return finish
         elif self._mpub_line and data.startswith(self._mpub_line, position):
@@ -367,7 +373,7 @@ class CommandParser:
 
     # --- what is recognised in bulk
 
-    def _publish_run(self) -> Publish:
+    def _read_publish_run(self) -> Publish:
         """Read as many PUBs to the last topic as are there, at least one.
 
         When they are all of the last one's size, splitting at line and size finds them at once:
@@ -376,22 +382,33 @@ class CommandParser:
         data = self._data
         start = self._pub_start
         stride = len(start) + self._pub_size
-        count = min((len(data) - self._position) // stride, MAX_RUN_BYTES // stride)
-        if count > 1 and data.startswith(start, self._position):
+        maximum = MAX_RUN_BYTES // stride
+        count = min((len(data) - self._position) // stride, self._pub_run_count, maximum)
+        if count and data.startswith(start, self._position):
             end = self._position + count * stride
+            if count == 1:
+                body = data[self._position + len(start) : end]
+                self._done(end)
+                return Publish("PUB", self._pub_topic, [body], 1)
             bodies = data[self._position : end].split(start)
             del bodies[0]
             if len(bodies) == count and set(map(len, bodies)) == {self._pub_size}:
+                self._pub_run_count = max(self._pub_run_count, 2 * count)
                 self._done(end)
                 return Publish("PUB", self._pub_topic, bodies, count)
+            self._pub_run_count = MIN_RUN_COUNT
         first = self._read_message("PUB", self._position + len(self._pub_line))
         self._pub_size = len(first)
         self._pub_start = self._pub_line + len(first).to_bytes(4, "big")
-        bodies = [first, *self._sized_bodies(self._pub_line, len(data))]
+        bodies = [first, *self._sized_bodies(self._pub_line, len(data), len(data))]
         return Publish("PUB", self._pub_topic, bodies, len(bodies))
 
-    def _sized_bodies(self, line: bytes, max_count: int) -> list[bytes]:
-        """Read what follows as (line, size, body), of any size, as far as it is whole and right."""
+    def _sized_bodies(self, line: bytes, max_count: int, end: int) -> list[bytes]:
+        """Read what follows as (line, size, body), of any size, as far as it is whole and right.
+
+        Args:
+            end: nothing beyond this position is read.
+        """
         data = self._data
         maximum = self._limits.max_msg_size
         position = self._position
@@ -399,14 +416,14 @@ class CommandParser:
         bodies: list[bytes] = []
         while len(bodies) < max_count and data.startswith(line, position):
             body = position + skip
-            if body > len(data):
+            if body > end:
                 break
             size = _unpack_int32(data, body - 4)[0]
-            if not 0 < size <= maximum or body + size > len(data):
+            if not 0 < size <= maximum or body + size > end:
                 break
             position = body + size
             bodies.append(data[body:position])
-        self._position = position
+        self._done(position)
         return bodies
 
     def _start_mpub(self, topic: str, position: int) -> Publish | None:
@@ -420,21 +437,25 @@ class CommandParser:
         count = self._read_size(position + 4, code, "MPUB failed to read message count")
         if not 0 < count <= (maximum - 4) // 5:
             raise FatalClientError(code, f"MPUB invalid message count {count}")
-        self._mpub = _OpenMpub(topic, count)
+        self._mpub = _OpenMpub(topic, count, maximum - 4)
         self._done(position + 8)
         return self._continue_mpub(self._mpub)
 
     def _continue_mpub(self, mpub: _OpenMpub) -> Publish | None:
         """Read messages of an MPUB; its extent is what count and sizes say, not its outer size."""
-        mpub.add(self._equal_bodies(mpub.remaining))
+        start = self._position
+        mpub.add(self._equal_bodies(mpub.remaining, mpub.room_bytes), self._position - start)
         while mpub.remaining:
-            mpub.add(self._sized_bodies(b"", mpub.remaining))
+            start = self._position
+            end = min(len(self._data), start + mpub.room_bytes)
+            mpub.add(self._sized_bodies(b"", mpub.remaining, end), self._position - start)
             if mpub.remaining:
-                mpub.add([self._read_mpub_message(len(mpub.bodies))])
+                message = self._read_mpub_message(len(mpub.bodies), mpub.room_bytes)
+                mpub.add([message], len(message) + 4)
         self._mpub = None
         return Publish("MPUB", mpub.topic, mpub.bodies, 1)
 
-    def _equal_bodies(self, remaining: int) -> list[bytes]:
+    def _equal_bodies(self, remaining: int, room_bytes: int) -> list[bytes]:
         """Cut up the messages that are there if they are all as long as the next one.
 
         Every size field is at its place if each of the four bytes of the first one recurs at that
@@ -445,7 +466,7 @@ class CommandParser:
         prefix = data[position : position + 4]
         size = int.from_bytes(prefix, "big")
         stride = size + 4
-        count = min(remaining, (len(data) - position) // stride)
+        count = min(remaining, min(len(data) - position, room_bytes) // stride)
         if count < 2 or not 0 < size <= self._limits.max_msg_size:
             return []
         end = position + count * stride
@@ -455,7 +476,7 @@ class CommandParser:
         self._done(end)
         return [data[start : start + size] for start in range(position + 4, end, stride)]
 
-    def _read_mpub_message(self, index: int) -> bytes:
+    def _read_mpub_message(self, index: int, room_bytes: int) -> bytes:
         code = ErrorCode.E_BAD_MESSAGE
         position = self._position
         size = self._read_size(position, code, f"MPUB failed to read message({index}) body size")
@@ -464,17 +485,22 @@ class CommandParser:
             raise FatalClientError(code, f"MPUB invalid message({index}) body size {size}")
         if size > maximum:
             raise FatalClientError(code, f"MPUB message too big {size} > {maximum}")
+        if size + 4 > room_bytes:
+            # The outer size lied. nsqd would go on, and hold whatever the client sends.
+            maximum = self._limits.max_body_size
+            extent = maximum - room_bytes + size + 4
+            raise FatalClientError(ErrorCode.E_BAD_BODY, f"MPUB body too big {extent} > {maximum}")
         return self._read_bytes(position + 4, size, code, "MPUB failed to read message body")
 
-    def _finish_run(self) -> Finish | None:
+    def _read_finish_run(self) -> Finish | None:
         """Read the FINs that are there as far as they are rows of 21 bytes, which a split cuts up.
 
         The rows end where the column of LFs does. That nothing else is in them, the split proves:
-        each id has its length, and no space or CR.
+        each id has its length, and no space, CR or LF.
         """
         data = self._data
         position = self._position
-        window = position + MAX_FINISH_RUN * FINISH_ROW_BYTES
+        window = position + self._finish_run_count * FINISH_ROW_BYTES
         ends = data[position + FINISH_ROW_BYTES - 1 : window : FINISH_ROW_BYTES]
         count = len(ends) - len(ends.lstrip(b"\n"))
         if not count:
@@ -485,9 +511,12 @@ class CommandParser:
             len(ids) != count
             or set(map(len, ids)) != {MESSAGE_ID_BYTES}
             or rows.count(b" ") != count - 1
+            or rows.count(b"\n") != count - 1
             or b"\r" in rows
         ):
+            self._finish_run_count = MIN_RUN_COUNT
             return None
+        self._finish_run_count = min(max(self._finish_run_count, 2 * count), MAX_FINISH_RUN)
         self._gate.admit(b"FIN")
         self._done(position + count * FINISH_ROW_BYTES)
         return Finish(ids)

@@ -1,0 +1,526 @@
+"""Commands one by one: their grammar, their errors in nsqd's order, and what EOF says."""
+
+from struct import pack
+
+import pytest
+
+from nsqd.protocol import commands
+from nsqd.protocol.command_parser import (
+    MAX_LINE_BYTES,
+    CommandLimits,
+    CommandParser,
+    LineTooLongError,
+)
+from nsqd.protocol.errors import ErrorCode, FatalClientError
+from tests.support.reference_parser import Event, flatten
+
+LIMITS = CommandLimits(max_msg_size=100, max_body_size=1000, max_rdy_count=2500, max_defer_ms=3600)
+ID = b"0123456789abcdef"
+LONG = b"x" * 65
+
+
+class OpenGate:
+    """Lets everything pass and notes what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[object] = []
+
+    def admit(self, verb: bytes) -> bool:
+        self.asked.append(verb)
+        return True
+
+    def authorize(self, verb: str, topic: str) -> None:
+        self.asked.append((verb, topic))
+
+
+class RefusingGate(OpenGate):
+    """Refuses one verb, and publishing to the topic `secret`; ignores another verb."""
+
+    def __init__(self, *, refused: bytes = b"", ignored: bytes = b"") -> None:
+        super().__init__()
+        self._refused = refused
+        self._ignored = ignored
+
+    def admit(self, verb: bytes) -> bool:
+        super().admit(verb)
+        if verb == self._refused:
+            raise FatalClientError(ErrorCode.E_INVALID, b"cannot " + verb + b" in current state")
+        return verb != self._ignored
+
+    def authorize(self, verb: str, topic: str) -> None:
+        super().authorize(verb, topic)
+        if topic == "secret":
+            raise FatalClientError(ErrorCode.E_UNAUTHORIZED, "AUTH failed")
+
+
+def make_parser(gate: OpenGate | None = None) -> CommandParser:
+    return CommandParser(LIMITS, gate or OpenGate())
+
+
+def parse(data: bytes, gate: OpenGate | None = None) -> list[Event]:
+    parser = make_parser(gate)
+    parser.feed(data)
+    return [event for command in parser.commands() for event in flatten(command)]
+
+
+def parse_to_error(parser: CommandParser) -> tuple[list[Event], bytes]:
+    events: list[Event] = []
+    try:
+        for command in parser.commands():
+            events += flatten(command)
+    except FatalClientError as error:
+        return events, error.frame_data
+    raise AssertionError("no error")
+
+
+def fail(data: bytes, gate: OpenGate | None = None) -> bytes:
+    with pytest.raises(FatalClientError) as caught:
+        parse(data, gate)
+    return caught.value.frame_data
+
+
+def error_at_eof(data: bytes) -> bytes | None:
+    parser = make_parser()
+    parser.feed(data)
+    list(parser.commands())
+    error = parser.error_at_eof
+    return None if error is None else error.frame_data
+
+
+def sized(body: bytes) -> bytes:
+    return pack(">i", len(body)) + body
+
+
+def mpub(*bodies: bytes, size: int | None = None, count: int | None = None) -> bytes:
+    content = pack(">i", len(bodies) if count is None else count) + b"".join(map(sized, bodies))
+    return b"MPUB t\n" + pack(">i", len(content) if size is None else size) + content
+
+
+@pytest.mark.parametrize(
+    ("data", "event"),
+    [
+        (b"NOP\n", (commands.Nop(),)),
+        (b"NOP\r\n", (commands.Nop(),)),
+        (b"NOP with parameters\n", (commands.Nop(),)),
+        (b"CLS\n", (commands.StartClose(),)),
+        (b"SUB t c\n", (commands.Subscribe("t", "c"),)),
+        (b"SUB t#ephemeral c#ephemeral\r\n", (commands.Subscribe("t#ephemeral", "c#ephemeral"),)),
+        (b"SUB t c more\n", (commands.Subscribe("t", "c"),)),
+        (b"RDY\n", (commands.Ready(1),)),
+        (b"RDY 0\n", (commands.Ready(0),)),
+        (b"RDY \n", (commands.Ready(0),)),
+        (b"RDY 2500\n", (commands.Ready(2500),)),
+        (b"RDY 007 8\n", (commands.Ready(7),)),
+        (b"FIN " + ID + b"\n", ("FIN", ID)),
+        (b"FIN " + ID + b"\r\n", ("FIN", ID)),
+        (b"FIN " + ID + b" more\n", ("FIN", ID)),
+        (b"FIN \x00\xff\t\r345678 \n", None),
+        (b"TOUCH " + ID + b"\n", (commands.Touch(ID),)),
+        (b"REQ " + ID + b" 0\n", (commands.Requeue(ID, 0),)),
+        (b"REQ " + ID + b" \n", (commands.Requeue(ID, 0),)),
+        (b"REQ " + ID + b" 99999999\n", (commands.Requeue(ID, 99999999),)),
+        (b"PUB t\n" + sized(b"a"), ("PUB", "t", b"a")),
+        (b"PUB t\r\n" + sized(b"a"), ("PUB", "t", b"a")),
+        (b"PUB t more\n" + sized(b"a"), ("PUB", "t", b"a")),
+        (b"PUB t\n" + sized(b"x" * 100), ("PUB", "t", b"x" * 100)),
+        (b"DPUB t 3600\n" + sized(b"a"), (commands.DeferredPublish("t", 3600, b"a"),)),
+        (b"DPUB t \n" + sized(b"a"), (commands.DeferredPublish("t", 0, b"a"),)),
+        (mpub(b"a", b"bc"), ("MPUB", "t", b"a", b"bc")),
+        (b"IDENTIFY\n" + sized(b"{}"), (commands.Identify(b"{}"),)),
+        (b"IDENTIFY more\n" + sized(b"{}"), (commands.Identify(b"{}"),)),
+        (b"AUTH\n" + sized(b"secret"), (commands.Auth(b"secret"),)),
+    ],
+)
+def test_a_command_is_understood(data: bytes, event: Event | None) -> None:
+    # W-7, W-15, W-65, W-76
+    if event is None:
+        assert fail(data) == b"E_INVALID invalid message ID"
+    else:
+        assert parse(data) == [event]
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        # W-8 to W-11: the line
+        (b"nop\n", b"E_INVALID invalid command nop"),
+        (b"\n", b"E_INVALID invalid command "),
+        (b"\r\n", b"E_INVALID invalid command "),
+        (b" NOP\n", b"E_INVALID invalid command "),
+        (b"NOP\r\r\n", b"E_INVALID invalid command NOP\r"),
+        (b"NOP\tx\n", b"E_INVALID invalid command NOP\tx"),
+        (b"\xff\xfe\x00 x\n", b"E_INVALID invalid command \xff\xfe\x00"),
+        (b"PUB a\r\r\n", b'E_BAD_TOPIC PUB topic name "a\\r" is not valid'),
+        (b"PUB  t\n", b'E_BAD_TOPIC PUB topic name "" is not valid'),
+        # W-51 to W-54: PUB
+        (b"PUB\n", b"E_INVALID PUB insufficient number of parameters"),
+        (b"PUB t%1\n", b'E_BAD_TOPIC PUB topic name "t%1" is not valid'),
+        (b"PUB t\xff\n", b'E_BAD_TOPIC PUB topic name "t\\xff" is not valid'),
+        (
+            b"PUB " + b"x" * 65 + b"\n",
+            b'E_BAD_TOPIC PUB topic name "%b" is not valid' % (b"x" * 65),
+        ),
+        (b"PUB t\n" + pack(">i", 0), b"E_BAD_MESSAGE PUB invalid message body size 0"),
+        (b"PUB t\n" + pack(">i", -1), b"E_BAD_MESSAGE PUB invalid message body size -1"),
+        (b"PUB t\n" + pack(">i", 101), b"E_BAD_MESSAGE PUB message too big 101 > 100"),
+        # W-64 to W-66: DPUB
+        (b"DPUB t\n", b"E_INVALID DPUB insufficient number of parameters"),
+        (b"DPUB t% x\n", b'E_BAD_TOPIC DPUB topic name "t%" is not valid'),
+        (b"DPUB t -1\n", b"E_INVALID DPUB could not parse timeout -1"),
+        (b"DPUB t abc\n", b"E_INVALID DPUB could not parse timeout abc"),
+        (b"DPUB t 3601\n", b"E_INVALID DPUB timeout 3601 out of range 0-3600"),
+        (b"DPUB t 1\n" + pack(">i", 0), b"E_BAD_MESSAGE DPUB invalid message body size 0"),
+        (b"DPUB t 1\n" + pack(">i", 101), b"E_BAD_MESSAGE DPUB message too big 101 > 100"),
+        # W-57 to W-61: MPUB
+        (b"MPUB\n", b"E_INVALID MPUB insufficient number of parameters"),
+        (b"MPUB t%\n", b'E_BAD_TOPIC E_BAD_TOPIC MPUB topic name "t%" is not valid'),
+        (b"MPUB t\n" + pack(">i", 0), b"E_BAD_BODY MPUB invalid body size 0"),
+        (b"MPUB t\n" + pack(">i", -5), b"E_BAD_BODY MPUB invalid body size -5"),
+        (b"MPUB t\n" + pack(">i", 1001), b"E_BAD_BODY MPUB body too big 1001 > 1000"),
+        (b"MPUB t\n" + pack(">ii", 9, 0), b"E_BAD_BODY MPUB invalid message count 0"),
+        (b"MPUB t\n" + pack(">ii", 9, -1), b"E_BAD_BODY MPUB invalid message count -1"),
+        (b"MPUB t\n" + pack(">ii", 9, 200), b"E_BAD_BODY MPUB invalid message count 200"),
+        (mpub(b""), b"E_BAD_MESSAGE MPUB invalid message(0) body size 0"),
+        (mpub(b"a", b"b", b""), b"E_BAD_MESSAGE MPUB invalid message(2) body size 0"),
+        (
+            b"MPUB t\n" + pack(">iiii", 99, 2, -2, 0),
+            b"E_BAD_MESSAGE MPUB invalid message(0) body size -2",
+        ),
+        (mpub(b"a", b"x" * 101), b"E_BAD_MESSAGE MPUB message too big 101 > 100"),
+        # W-71, W-72: SUB
+        (b"SUB\n", b"E_INVALID SUB insufficient number of parameters"),
+        (b"SUB t\n", b"E_INVALID SUB insufficient number of parameters"),
+        (b"SUB t% c%\n", b'E_BAD_TOPIC SUB topic name "t%" is not valid'),
+        (b"SUB t c%\n", b'E_BAD_CHANNEL SUB channel name "c%" is not valid'),
+        # W-78, W-79: RDY
+        (b"RDY 2501\n", b"E_INVALID RDY count 2501 out of range 0-2500"),
+        (b"RDY -1\n", b"E_INVALID RDY could not parse count -1"),
+        (b"RDY +1\n", b"E_INVALID RDY could not parse count +1"),
+        (b"RDY 1_0\n", b"E_INVALID RDY could not parse count 1_0"),
+        (b"RDY \xff\n", b"E_INVALID RDY could not parse count \xff"),
+        # W-86, W-87, W-93, W-94: FIN, REQ, TOUCH
+        (b"FIN\n", b"E_INVALID FIN insufficient number of params"),
+        (b"TOUCH\n", b"E_INVALID TOUCH insufficient number of params"),
+        (b"REQ " + ID + b"\n", b"E_INVALID REQ insufficient number of params"),
+        (b"FIN 0123456789abcde\n", b"E_INVALID invalid message ID"),
+        (b"FIN 0123456789abcdef0\n", b"E_INVALID invalid message ID"),
+        (b"FIN  123456789abcdef\n", b"E_INVALID invalid message ID"),
+        (b"FIN 0123456789abcde\r\n", b"E_INVALID invalid message ID"),
+        (b"TOUCH x\n", b"E_INVALID invalid message ID"),
+        (b"REQ x -1\n", b"E_INVALID invalid message ID"),
+        (b"REQ " + ID + b" -1\n", b"E_INVALID REQ could not parse timeout -1"),
+        (b"REQ " + ID + b" abc\n", b"E_INVALID REQ could not parse timeout abc"),
+        # W-25, W-26, A-3: IDENTIFY and AUTH look at "too big" first, unlike MPUB
+        (b"IDENTIFY\n" + pack(">i", 0), b"E_BAD_BODY IDENTIFY invalid body size 0"),
+        (b"IDENTIFY\n" + pack(">i", -1), b"E_BAD_BODY IDENTIFY invalid body size -1"),
+        (b"IDENTIFY\n" + pack(">i", 1001), b"E_BAD_BODY IDENTIFY body too big 1001 > 1000"),
+        (b"AUTH x\n", b"E_INVALID AUTH invalid number of parameters"),
+        (b"AUTH \n", b"E_INVALID AUTH invalid number of parameters"),
+        (b"AUTH\n" + pack(">i", 0), b"E_BAD_BODY AUTH invalid body size 0"),
+        (b"AUTH\n" + pack(">i", 1001), b"E_BAD_BODY AUTH body too big 1001 > 1000"),
+    ],
+)
+def test_a_wrong_command_fails_before_its_body_is_there(data: bytes, text: bytes) -> None:
+    assert fail(data) == text
+
+
+def test_good_commands_come_before_the_error() -> None:
+    parser = make_parser()
+    parser.feed(b"PUB t\n" + sized(b"a") + b"FIN " + ID + b"\n" + b"NOP\n" + b"BAD\n" + b"NOP\n")
+
+    events, error = parse_to_error(parser)
+
+    assert events == [("PUB", "t", b"a"), ("FIN", ID), (commands.Nop(),)]
+    assert error.startswith(b"E_INVALID invalid command BAD")
+
+
+@pytest.mark.parametrize("size", [0, -1, 101])
+def test_a_run_of_publishes_ends_before_a_wrong_size(size: int) -> None:
+    parser = make_parser()
+    parser.feed((b"PUB t\n" + sized(b"ab")) * 20 + b"PUB t\n" + pack(">i", size) + b"rest")
+
+    events, error = parse_to_error(parser)
+
+    assert events == [("PUB", "t", b"ab")] * 20
+    assert error.startswith(b"E_BAD_MESSAGE PUB")
+
+
+def test_huge_numbers_are_refused_without_being_converted() -> None:
+    digits = b"9" * 16000
+
+    assert fail(b"RDY " + digits + b"\n") == b"E_INVALID RDY could not parse count " + digits
+
+
+def test_the_longest_line_is_processed_and_one_byte_more_is_not() -> None:
+    # W-12
+    longest = b"NOP " + b"x" * (MAX_LINE_BYTES - 5) + b"\n"
+    assert len(longest) == MAX_LINE_BYTES == 16384
+
+    assert parse(longest) == [(commands.Nop(),)]
+
+    with pytest.raises(LineTooLongError):
+        parse(b"x" + longest)
+
+
+def test_a_line_is_too_long_even_if_its_end_never_comes() -> None:
+    # W-12
+    parser = make_parser()
+    parser.feed(b"NOP\n" + b"x" * (MAX_LINE_BYTES - 1))
+    assert list(parser.commands()) == [commands.Nop()]
+
+    parser.feed(b"x")
+    with pytest.raises(LineTooLongError):
+        list(parser.commands())
+
+
+@pytest.mark.parametrize("size", [1, 12, 1000])
+def test_mpub_takes_its_extent_from_count_and_sizes_not_from_its_outer_size(size: int) -> None:
+    # W-62
+    data = mpub(b"one", b"three", size=size) + b"NOP\n"
+
+    assert parse(data) == [("MPUB", "t", b"one", b"three"), (commands.Nop(),)]
+
+
+@pytest.mark.parametrize("sizes", [[100], [100, 99], [7]])
+def test_mpub_with_a_lying_outer_size_cannot_exceed_max_body_size(sizes: list[int]) -> None:
+    bodies = [b"x" * sizes[index % len(sizes)] for index in range(199)]
+    extent = 4
+    for body in bodies:
+        extent += 4 + len(body)
+        if extent > 1000:
+            break
+
+    assert (
+        fail(mpub(*bodies, size=1000)) == f"E_BAD_BODY MPUB body too big {extent} > 1000".encode()
+    )
+
+
+def test_mpub_of_exactly_max_body_size_is_taken() -> None:
+    bodies = [b"x" * 79] * 12
+    data = mpub(*bodies)
+    assert len(data) == len(b"MPUB t\n") + 4 + 1000
+
+    assert parse(data) == [("MPUB", "t", *bodies)]
+
+
+def test_publishes_in_a_run_keep_their_topics() -> None:
+    data = b"".join(
+        b"PUB %b\n" % topic + sized(body)
+        for topic, body in [(b"t", b"a"), (b"t", b"b"), (b"u", b"c"), (b"t", b"d"), (b"t", b"ee")]
+    )
+
+    assert parse(data) == [
+        ("PUB", "t", b"a"),
+        ("PUB", "t", b"b"),
+        ("PUB", "u", b"c"),
+        ("PUB", "t", b"d"),
+        ("PUB", "t", b"ee"),
+    ]
+
+
+def test_bodies_that_look_like_commands_are_bodies() -> None:
+    tricky = [
+        b"PUB t\n\x00\x00\x00\x01a",
+        b"PUB t\n\x00\x00\x00\x0b",
+        b"NOP\nNOP\n" + b"x" * 3,
+        b"FIN " + ID[:7],
+    ]
+    data = b"".join(b"PUB t\n" + sized(body) for body in tricky) * 10 + mpub(*tricky)
+
+    assert parse(data) == [("PUB", "t", body) for body in tricky] * 10 + [("MPUB", "t", *tricky)]
+
+
+def test_pipelined_publishes_are_each_answered() -> None:
+    # W-14
+    parser = make_parser()
+    parser.feed(b"".join(b"PUB t\n" + sized(b"%03d" % number) for number in range(1000)))
+
+    runs = list(parser.commands())
+
+    assert sum(run.ok_count for run in runs if isinstance(run, commands.Publish)) == 1000
+    assert len(runs) < 50
+
+
+def test_a_run_of_fins_is_few_commands() -> None:
+    parser = make_parser()
+    parser.feed(b"".join(b"FIN %016d\n" % number for number in range(5000)))
+
+    runs = [run for run in parser.commands() if isinstance(run, commands.Finish)]
+
+    assert [message_id for run in runs for message_id in run.ids] == [
+        b"%016d" % number for number in range(5000)
+    ]
+    assert len(runs) < 50
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        b"FIN 0123456\n89abcdef\n",
+        b"FIN \n123456789abcdef\n",
+        b"FIN 0123456789abcde\r\n"[:20] + b"\n",
+        b"FIN 01234 6789abcdef\n",
+    ],
+)
+def test_a_row_of_21_bytes_that_is_no_fin_ends_the_run(row: bytes) -> None:
+    good = b"FIN " + ID + b"\n"
+    assert len(row) == len(good) == 21
+    parser = make_parser()
+    parser.feed(good * 3 + row + good)
+
+    events, error = parse_to_error(parser)
+
+    assert events == [("FIN", ID)] * 3
+    assert error.startswith(b"E_INVALID invalid message ID")
+
+
+def test_an_id_may_hold_a_carriage_return() -> None:
+    odd = b"0123456\r89abcdef"
+
+    assert parse((b"FIN " + odd + b"\n") * 3) == [("FIN", odd)] * 3
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"", None),
+        (b"NOP\n", None),
+        (b"NO", None),
+        (b"PUB t", None),
+        (b"FIN " + ID, None),
+        (b"PUB t\n", b"E_BAD_MESSAGE PUB failed to read message body size"),
+        (b"PUB t\n\x00\x00\x00", b"E_BAD_MESSAGE PUB failed to read message body size"),
+        (b"PUB t\n\x00\x00\x00\x02a", b"E_BAD_MESSAGE PUB failed to read message body"),
+        (b"PUB t\n\x00\x00\x00\x01aPUB t", None),
+        (
+            b"PUB t\n\x00\x00\x00\x01aPUB t\n\x00",
+            b"E_BAD_MESSAGE PUB failed to read message body size",
+        ),
+        (
+            b"PUB t\n\x00\x00\x00\x01aPUB t\n\x00\x00\x00\x01",
+            b"E_BAD_MESSAGE PUB failed to read message body",
+        ),
+        (b"DPUB t 1\n", b"E_BAD_MESSAGE DPUB failed to read message body size"),
+        (b"DPUB t 1\n\x00\x00\x00\x02a", b"E_BAD_MESSAGE DPUB failed to read message body"),
+        (b"MPUB t\n\x00", b"E_BAD_BODY MPUB failed to read body size"),
+        (mpub(b"a")[:11], b"E_BAD_BODY MPUB failed to read message count"),
+        (mpub(b"a", b"b")[:15], b"E_BAD_MESSAGE MPUB failed to read message(0) body size"),
+        (mpub(b"a", b"b")[:-2], b"E_BAD_MESSAGE MPUB failed to read message(1) body size"),
+        (mpub(b"a", b"b")[:-1], b"E_BAD_MESSAGE MPUB failed to read message body"),
+        (mpub(b"a", b"b"), None),
+        (b"IDENTIFY\n\x00", b"E_BAD_BODY IDENTIFY failed to read body size"),
+        (b"IDENTIFY\n\x00\x00\x00\x02{", b"E_BAD_BODY IDENTIFY failed to read body"),
+        (b"AUTH\n\x00", b"E_BAD_BODY AUTH failed to read body size"),
+        (b"AUTH\n\x00\x00\x00\x02x", b"E_BAD_BODY AUTH failed to read body"),
+    ],
+)
+def test_a_client_that_stops_is_told_so_only_in_the_middle_of_a_body(
+    data: bytes, text: bytes | None
+) -> None:
+    # W-13, W-55, W-113
+    assert error_at_eof(data) == text
+
+
+def test_nothing_is_said_at_eof_once_an_mpub_that_came_in_pieces_is_complete() -> None:
+    data = mpub(b"a", b"bcd", b"ef")
+    parser = make_parser()
+    done: list[commands.Command] = []
+    for index in range(len(data)):
+        parser.feed(data[index : index + 1])
+        done += parser.commands()
+
+        assert (parser.error_at_eof is None) == (index < 6 or index == len(data) - 1)
+
+    assert [event for command in done for event in flatten(command)] == [
+        ("MPUB", "t", b"a", b"bcd", b"ef")
+    ]
+
+
+def test_the_gate_is_asked_before_anything_else_is_looked_at() -> None:
+    # W-41, W-73, W-80, W-89: state errors come before parameter errors
+    for verb in (b"IDENTIFY", b"AUTH", b"SUB", b"RDY", b"FIN", b"REQ", b"TOUCH", b"CLS", b"PUB"):
+        gate = RefusingGate(refused=verb)
+
+        text = fail(verb + b" % % %\n", gate)
+
+        assert text == b"E_INVALID cannot " + verb + b" in current state"
+        assert gate.asked == [verb]
+
+
+def test_the_gate_is_asked_for_unknown_commands_too() -> None:
+    # W-127
+    assert fail(b"XYZ\n", RefusingGate(refused=b"XYZ")) == b"E_INVALID cannot XYZ in current state"
+
+
+def test_the_gate_is_asked_for_a_run_of_fins() -> None:
+    gate = RefusingGate(refused=b"FIN")
+
+    text = fail((b"FIN " + ID + b"\n") * 5, gate)
+
+    assert text == b"E_INVALID cannot FIN in current state"
+
+
+def test_what_the_gate_ignores_is_skipped_unchecked() -> None:
+    # W-103: RDY after CLS
+    gate = RefusingGate(ignored=b"RDY")
+
+    assert parse(b"RDY x\nRDY 99999\nNOP\n", gate) == [(commands.Nop(),)]
+
+
+def test_an_mpub_is_authorized_before_its_body_is_read() -> None:
+    gate = RefusingGate()
+
+    assert fail(b"MPUB secret\n", gate) == b"E_UNAUTHORIZED AUTH failed"
+    assert gate.asked == [b"MPUB", ("MPUB", "secret")]
+    assert fail(b"MPUB %\n", RefusingGate()).startswith(b"E_BAD_TOPIC")
+
+
+def test_take_rest_gives_up_what_was_not_parsed() -> None:
+    parser = make_parser()
+    parser.feed(b"IDENTIFY\n" + sized(b"{}") + b"\x16\x03\x01 the rest")
+    first = next(iter(parser.commands()))
+
+    assert first == commands.Identify(b"{}")
+    assert parser.take_rest() == b"\x16\x03\x01 the rest"
+    assert list(parser.commands()) == []
+    assert parser.take_rest() == b""
+
+    parser.feed(b"NOP\n")
+    assert list(parser.commands()) == [commands.Nop()]
+
+
+def test_take_rest_gives_up_an_incomplete_command() -> None:
+    parser = make_parser()
+    for part in (b"NOP\nPUB t\n", b"\x00\x00", b"\x00"):
+        parser.feed(part)
+        list(parser.commands())
+
+    assert parser.take_rest() == b"PUB t\n\x00\x00\x00"
+    assert list(parser.commands()) == []
+
+
+def test_commands_stop_and_go_on_between_feeds() -> None:
+    parser = make_parser()
+    parser.feed(b"RDY 1\nRDY 2\nRD")
+    assert next(iter(parser.commands())) == commands.Ready(1)
+
+    parser.feed(b"Y 3\n")
+
+    assert list(parser.commands()) == [commands.Ready(2), commands.Ready(3)]
+
+
+def test_a_closed_parser_has_let_go_of_its_gate() -> None:
+    gate = OpenGate()
+    parser = make_parser(gate)
+    parser.feed(b"PUB t\n\x00\x00\x00\x02a")
+    list(parser.commands())
+    gate.asked.clear()
+
+    parser.close()
+
+    error = parser.error_at_eof
+    assert error is not None
+    assert error.frame_data == b"E_BAD_MESSAGE PUB failed to read message body"
+    parser.feed(b"NOP\n")
+    assert list(parser.commands()) == []
+    assert gate.asked == []
