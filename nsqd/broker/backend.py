@@ -5,6 +5,7 @@ a sync is prepared here, run in a thread and completed here.
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Protocol
 
 from diskqueue import DiskQueue, SyncJob
 from nsqd.broker.batch import StoredBatch
+from nsqd.broker.histogram import Histogram
 from nsqd.broker.scheduler import Scheduler, Timer
 
 logger = logging.getLogger(__name__)
@@ -71,8 +73,12 @@ class DiskBackend:
         settings: DiskSettings,
         scheduler: Scheduler,
         on_write: Callable[[OSError | None], object],
+        sync_times: Histogram | None = None,
     ) -> None:
-        """Args: on_write: told how each write to disk ended: the daemon's health."""
+        """Args:
+        on_write: told how each write to disk ended: the daemon's health.
+        sync_times: gets the duration of each sync in seconds.
+        """
         self._queue = DiskQueue(
             settings.data_path,
             name,
@@ -84,6 +90,8 @@ class DiskBackend:
         self._sync_timeout_s = settings.sync_timeout_s
         self._scheduler = scheduler
         self._on_write = on_write
+        self._sync_times = sync_times
+        self._sync_started = 0.0
         self._timer: Timer | None = None
         self._job: SyncJob | None = None
         self._is_closed = False
@@ -165,11 +173,14 @@ class DiskBackend:
         if self._job is None and not self._is_closed:
             self._job = self._queue.prepare_sync()
             if self._job is not None:
+                self._sync_started = time.perf_counter()
                 self._scheduler.run_in_thread(self._job.run, self._synced)
 
     def _synced(self, error: OSError | None) -> None:
         job, self._job = self._job, None
         assert job is not None
+        if self._sync_times is not None:
+            self._sync_times.observe(time.perf_counter() - self._sync_started)
         if self._is_closed:
             return  # close() has waited for the job and synced again
         self._queue.complete_sync(job, error)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from nsqd.broker.backend import Backend, DiskBackend, DiskSettings, NullBackend
 from nsqd.broker.channel import Channel, ChannelSettings
 from nsqd.broker.errors import ClosedError
+from nsqd.broker.histogram import Histogram
 from nsqd.broker.message_id import MessageIdFactory
 from nsqd.broker.message_queue import MessageQueue
 from nsqd.broker.metadata import ChannelRecord, TopicRecord
@@ -20,6 +21,7 @@ from nsqd.protocol.names import is_ephemeral, is_valid_channel_name, is_valid_to
 logger = logging.getLogger(__name__)
 
 HEALTHY = "OK"
+SYNC_TIME_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,8 @@ class Broker:
         # Starts each new topic, at once or when it knows which channels the cluster has.
         self.starter: Callable[[Topic], object] = Topic.start
         self.is_closed = False
+        # Of all syncs of disk queues, in seconds.
+        self.sync_times = Histogram(SYNC_TIME_BOUNDS_S)
         self._settings = settings
         self._scheduler = scheduler
         self._ids = ids
@@ -52,6 +56,11 @@ class Broker:
     def is_healthy(self) -> bool:
         """Whether the last write to disk went well."""
         return self.health == HEALTHY
+
+    @property
+    def now(self) -> float:
+        """The time of the clock of deadlines and latencies, in seconds."""
+        return self._scheduler.time()
 
     def ensure_topic(self, name: str) -> Topic:
         """Return the topic of that name, made if need be.
@@ -149,7 +158,9 @@ class Broker:
     def _make_queue(self, name: str, *, is_kept: bool) -> MessageQueue:
         backend: Backend
         if is_kept:
-            backend = DiskBackend(name, self._settings.disk, self._scheduler, self._wrote)
+            backend = DiskBackend(
+                name, self._settings.disk, self._scheduler, self._wrote, self.sync_times
+            )
         else:
             backend = NullBackend()
         return MessageQueue(self._settings.mem_queue_size, backend)

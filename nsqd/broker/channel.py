@@ -17,16 +17,19 @@ until its deadlines have passed). Nothing else holds messages, and each is in ex
 
 import logging
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, repeat
+from operator import itemgetter
+from typing import cast
 
 from nsqd.broker.batch import Message, StoredBatch
 from nsqd.broker.consumer import Consumer, Locality
 from nsqd.broker.deferred import Deferred
 from nsqd.broker.errors import ClosedError, ConsumerLimitError, NotInFlightError
+from nsqd.broker.histogram import Histogram
 from nsqd.broker.in_flight import Entry, InFlight
 from nsqd.broker.message_queue import AnyBatch, MessageQueue, Piece
 from nsqd.broker.quantiles import LatencyQuantiles
@@ -41,9 +44,12 @@ MAX_MESSAGES_PER_TURN = 8192
 HOLD_S = 0.001
 HOLD_MAX_COUNT = 256
 RETRY_READ_S = 1.0
+FINISH_TIME_BOUNDS_S = (0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0, 60.0, 300.0, 900.0)
 
 NOT_IN_FLIGHT = "ID not in flight"
 NOT_OWNER = "client does not own message"
+
+_delivery_time = itemgetter(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +79,13 @@ class Channel:
         self.is_paused = False
         self.is_closed = False
         self.message_count = 0
+        self.finish_count = 0
         self.requeue_count = 0
         self.timeout_count = 0
         # Deliveries from memory by the locality of the receiver.
         self.locality_counts = [0] * len(Locality)
+        # From delivery to FIN, in seconds.
+        self.finish_times = Histogram(FINISH_TIME_BOUNDS_S)
         self.consumers: dict[Consumer, None] = {}
         self.latencies: LatencyQuantiles | None = None
         if settings.latency_quantiles:
@@ -182,15 +191,19 @@ class Channel:
                 for message_id, entry in zip(ids, finished, strict=True)
                 if entry is None
             ]
-        entries = [entry for entry in finished if entry] if failed else finished
+        entries = cast(
+            "list[Entry]", [entry for entry in finished if entry] if failed else finished
+        )
         if self._queue.backend.outstanding_count:
-            self._queue.commit([entry[5] for entry in entries if entry and entry[5] is not None])
+            self._queue.commit([entry[5] for entry in entries if entry[5] is not None])
         if self.latencies is not None:
             now_ns = self._scheduler.wall_time_ns()
             self.latencies.insert_many(
-                [now_ns - entry[2] for entry in entries if entry], self._scheduler.time()
+                [now_ns - entry[2] for entry in entries], self._scheduler.time()
             )
-        consumer.finish_count += len(entries)
+        if entries:
+            self._count_finished(entries)
+            consumer.finish_count += len(entries)
         self.wake(consumer)
         return failed
 
@@ -289,6 +302,19 @@ class Channel:
         self.consumers.clear()
         self._orphans.clear()
         return messages + self._deferred.clear()
+
+    def _count_finished(self, entries: list[Entry]) -> None:
+        """Count FINs and how long they took; they mostly answer one delivery, of one time."""
+        self.finish_count += len(entries)
+        now = self._scheduler.time()
+        delivered = entries[0][1]
+        if delivered == entries[-1][1]:
+            # Those in between may be of another delivery if a client answers out of order, which
+            # is not worth a look at each of them.
+            self.finish_times.observe(now - delivered, len(entries))
+        else:
+            for delivered, count in Counter(map(_delivery_time, entries)).items():
+                self.finish_times.observe(now - delivered, count)
 
     def _everyone(self) -> Iterator[Consumer]:
         return chain(self.consumers, self._orphans)
