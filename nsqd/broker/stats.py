@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from nsqd.broker.channel import Channel
 from nsqd.broker.consumer import Consumer, Locality
+from nsqd.broker.histogram import Histogram
+from nsqd.broker.quantiles import LatencyQuantiles
 from nsqd.broker.topic import Topic
 
 
@@ -38,11 +40,13 @@ class ChannelStats:
     zone_local_count: int
     region_local_count: int
     global_count: int
+    finish_count: int
     requeue_count: int
     timeout_count: int
     is_paused: bool
     latency: LatencyStats
     consumers: tuple[Consumer, ...]
+    finish_times: Histogram  # the channel's own, still counting
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +64,12 @@ class TopicStats:
     channels: tuple[ChannelStats, ...]
 
 
-def read_topic(topic: Topic, *, channel_name: str = "") -> TopicStats:
-    """Read a topic; with `channel_name`, of its channels only that one."""
+def read_topic(topic: Topic, now: float, *, channel_name: str = "") -> TopicStats:
+    """Read a topic; with `channel_name`, of its channels only that one.
+
+    Args:
+        now: the time of the broker's clock, which decides what latencies still count.
+    """
     channels: Iterable[Channel] = topic.channels.values()
     if channel_name:
         channels = [channel for channel in channels if channel.name == channel_name]
@@ -73,12 +81,12 @@ def read_topic(topic: Topic, *, channel_name: str = "") -> TopicStats:
         message_count=topic.message_count,
         message_bytes=topic.message_bytes,
         is_paused=topic.is_paused,
-        latency=NO_LATENCIES,
-        channels=tuple(map(_read_channel, sorted(channels, key=_name))),
+        latency=_read_latency([channel.latencies for channel in topic.channels.values()], now),
+        channels=tuple([_read_channel(channel, now) for channel in sorted(channels, key=_name)]),
     )
 
 
-def _read_channel(channel: Channel) -> ChannelStats:
+def _read_channel(channel: Channel, now: float) -> ChannelStats:
     counts = channel.locality_counts
     return ChannelStats(
         name=channel.name,
@@ -91,12 +99,22 @@ def _read_channel(channel: Channel) -> ChannelStats:
         zone_local_count=counts[Locality.ZONE],
         region_local_count=counts[Locality.REGION],
         global_count=counts[Locality.GLOBAL],
+        finish_count=channel.finish_count,
         requeue_count=channel.requeue_count,
         timeout_count=channel.timeout_count,
         is_paused=channel.is_paused,
-        latency=NO_LATENCIES,
+        latency=_read_latency([channel.latencies], now),
         consumers=tuple(channel.consumers),
+        finish_times=channel.finish_times,
     )
+
+
+def _read_latency(latencies: list[LatencyQuantiles | None], now: float) -> LatencyStats:
+    kept = [each for each in latencies if each is not None]
+    if not kept:
+        return NO_LATENCIES
+    count, percentiles = LatencyQuantiles.merge(kept, now)
+    return LatencyStats(count, tuple(percentiles))
 
 
 def _name(channel: Channel) -> str:

@@ -38,7 +38,7 @@ def render_json(node: Node, query: StatsQuery, memory: MemoryStats) -> Iterator[
     yield '"topics":['
     separator = ""
     for topic in topics:
-        stats = read_topic(topic, channel_name=query.channel_name)
+        stats = read_topic(topic, node.broker.now, channel_name=query.channel_name)
         if query.channel_name and not stats.channels:
             continue
         yield separator

@@ -40,7 +40,7 @@ def render_text(node: Node, query: StatsQuery, memory: MemoryStats) -> Iterator[
 def _topic_lines(node: Node, query: StatsQuery, now_s: float) -> Iterator[str]:
     title = "\nTopics:"
     for topic in find_topics(node.broker, query) or ():
-        stats = read_topic(topic, channel_name=query.channel_name)
+        stats = read_topic(topic, node.broker.now, channel_name=query.channel_name)
         if query.channel_name and not stats.channels:
             continue
         yield title

@@ -97,9 +97,10 @@ class Statsd:
             await _spread(packets, spread_s(settings.interval_s), sender.send)
 
     def _read_lines(self) -> Iterator[str]:
-        topics = [topic for _, topic in sorted(self._node.broker.topics.items())]
+        broker = self._node.broker
+        topics = [topic for _, topic in sorted(broker.topics.items())]
         memory = self._node.memory.read() if self._settings.has_memory else None
-        return self._lines.render(map(read_topic, topics), memory)
+        return self._lines.render((read_topic(topic, broker.now) for topic in topics), memory)
 
 
 class StatsdLines:
