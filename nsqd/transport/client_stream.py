@@ -50,8 +50,10 @@ class ClientStream:
         elif self.tls is not None:
             data = self.tls.feed(data)
             self._send(self.tls.take_outgoing())
-        if data:
-            self._decode(data)
+        if self._codec is not None:
+            self._decode(self._codec, data)
+        elif data:
+            self._on_data(data)
 
     def write(self, data: bytes) -> None:
         """Send bytes to the client."""
@@ -117,11 +119,7 @@ class ClientStream:
             on_tls()
         return data
 
-    def _decode(self, data: bytes) -> None:
-        codec = self._codec
-        if codec is None:
-            self._on_data(data)
-            return
+    def _decode(self, codec: SnappyCodec | DeflateCodec, data: bytes) -> None:
         decoded = codec.decode(data, MAX_DECODED_BYTES)
         while decoded:
             self._on_data(decoded)
