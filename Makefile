@@ -1,0 +1,53 @@
+# Two commands on a fresh machine: `make run` and `make test`. They need Python 3.11 or newer, and
+# build everything else in .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+CI_JOBS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint format bench java clean
+
+help: ## list these targets
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "nsqd needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V). Try: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+
+$(VENV)/.run: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/.test: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group test --group lint --editable '.[spark]'
+	@touch $@ $(VENV)/.run
+
+run: $(VENV)/.run ## run nsqd on its usual ports, with its data in ./data (ARGS="--flag=value ...")
+	@mkdir -p data
+	$(BIN)/nsqd --data-path=data $(ARGS)
+
+test: $(VENV)/.test java ## run all tests (ARGS="-k name" for some)
+	$(BIN)/python -m pytest -q -n $(CI_JOBS) tests $(ARGS)
+
+lint: $(VENV)/.test ## check layout, style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy nsqd diskqueue lookupd spark_jobs bench tests
+
+format: $(VENV)/.test ## lay the code out
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.run ## measure (ARGS='--against "CMD or host:port"' measures another nsqd in turns)
+	$(BIN)/python -m bench $(ARGS)
+
+java: # Spark's tests need Java 17 or newer
+	@sh .ci/ensure_java
+
+clean: ## remove what was built
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
