@@ -20,6 +20,7 @@ from bench.daemon_process import REPOSITORY, Target
 from bench.measure import Case, Measurement
 
 _LOWER_IS_BETTER: Final = ("_ms", "_us_per_message", "_bytes_per_message")
+_CPU: Final = "cpu_us_per_message"
 _LATENCIES: Final = ("p50_ms", "p90_ms", "p99_ms", "p99.9_ms", "max_ms")
 
 
@@ -71,7 +72,7 @@ def tables(reports: Sequence[CaseReport]) -> str:
     rates = [
         ("msg/s", "messages_per_s", ",.0f"),
         ("MB/s", "megabytes_per_s", ",.1f"),
-        ("CPU µs/msg", "cpu_us_per_message", ".2f"),
+        ("CPU µs/msg", _CPU, ".2f"),
         ("client µs/msg", "client_cpu_us_per_message", ".2f"),
     ]
     latencies = [(name.replace("_", " "), name, ".3f") for name in _LATENCIES]
@@ -89,20 +90,22 @@ def tables(reports: Sequence[CaseReport]) -> str:
 def _table(
     reports: Sequence[CaseReport], columns: Sequence[tuple[str, str, str]], ratio_of: str
 ) -> str:
-    rows = [["case", "daemon", *(title for title, _, _ in columns), "spread", "ratio"]]
+    titles = [title for title, _, _ in columns]
+    rows = [["case", "daemon", *titles, "spread", "ratio", "CPU ratio"]]
     for report in reports:
-        ratio = report.ratios().get(ratio_of)
+        ratios = report.ratios()
+        # On a busy machine the rates waver and the CPU time per message hardly does.
+        shown = [f"{ratios[m]:.2f}" if m in ratios else "" for m in (ratio_of, _CPU)]
         for number, label in enumerate(report.rounds):
             medians = report.medians(label)
             if ratio_of not in medians:
                 continue
             cells = [format(medians[m], f) if m in medians else "" for _, m, f in columns]
-            shown = f"{ratio:.2f}" if ratio is not None and number == 0 else ""
-            name = report.case.name if number == 0 else ""
-            spread = (
-                f"{report.spread(label, ratio_of):.0%}" if len(report.rounds[label]) > 1 else ""
-            )
-            rows.append([name, label, *cells, spread, shown])
+            is_repeated = len(report.rounds[label]) > 1
+            spread = f"{report.spread(label, ratio_of):.0%}" if is_repeated else ""
+            is_first = number == 0
+            name, last = (report.case.name, shown) if is_first else ("", ["", ""])
+            rows.append([name, label, *cells, spread, *last])
     if len(rows) == 1:
         return ""
     used = [any(row[i] for row in rows[1:]) for i in range(len(rows[0]))]
