@@ -313,6 +313,8 @@ class V2Connection(asyncio.Protocol):
 
     def _run(self, parsed: Iterator[commands.Command]) -> None:
         """Run commands and send their replies in one write."""
+        if logger.isEnabledFor(logging.DEBUG):
+            parsed = self._log_commands(parsed)
         try:
             for command in parsed:
                 kind = type(command)
@@ -328,6 +330,11 @@ class V2Connection(asyncio.Protocol):
                     return
         finally:
             self._flush()
+
+    def _log_commands(self, parsed: Iterator[commands.Command]) -> Iterator[commands.Command]:
+        for command in parsed:
+            logger.debug("PROTOCOL(V2): [%s] %s", self.remote_address, _describe(command))
+            yield command
 
     def _publish(self, command: commands.Publish) -> None:
         name = command.topic
@@ -552,6 +559,21 @@ class V2Connection(asyncio.Protocol):
 
 
 _NEED_AUTH = frozenset({commands.Publish, commands.DeferredPublish, commands.Subscribe})
+
+
+def _describe(command: commands.Command) -> str:
+    """Say what a command is about; never a body or a secret."""
+    match command:
+        case commands.Publish(verb=verb, topic=topic, bodies=bodies):
+            return f"{verb} {topic} count={len(bodies)}"
+        case commands.DeferredPublish(topic=topic, delay_ms=delay_ms):
+            return f"DPUB {topic} {delay_ms}"
+        case commands.Finish(ids=ids):
+            return f"FIN {b' '.join(ids).decode('ascii', 'replace')}"
+        case commands.Identify() | commands.Auth():
+            return type(command).__name__
+        case _:
+            return str(command)
 
 
 def _publish_error(verb: str, error: ClosedError | OSError) -> FatalClientError:
