@@ -177,6 +177,11 @@ class Daemon:
         """The port in use, for tests that ask for port 0."""
         return port_of(self._listeners.get("TCP"))
 
+    @property
+    def http_port(self) -> int:
+        """The port of HTTP in use."""
+        return port_of(self._listeners.get("HTTP"))
+
     async def start(self) -> None:
         """Lock the data path, listen, load what was there, and serve.
 
@@ -323,7 +328,7 @@ class Daemon:
             connections=self._connections,
             start_time_s=time.time(),
             tcp_port=self.tcp_port,
-            http_port=port_of(self._listeners.get("HTTP")),
+            http_port=self.http_port,
             https_port=port_of(self._listeners.get("HTTPS")),
             persist=self.metadata.persist,
             set_lookupd_addresses=self._set_lookupd_addresses,
