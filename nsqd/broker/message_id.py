@@ -27,7 +27,8 @@ class MessageIdFactory:
     def __init__(self, node_id: int, *, floor_ns: int = 0) -> None:
         """Args: floor_ns: wall-clock time; no id lies before it, as an earlier run may have."""
         self._node_id = node_id
-        self._tick = (floor_ns >> TICK_SHIFT) - EPOCH_TICK
+        # A clock before the epoch (1970, on a machine that has lost it) would give negative ticks.
+        self._tick = max((floor_ns >> TICK_SHIFT) - EPOCH_TICK, 0)
         self._sequence = SEQUENCE_COUNT
         self._prefix = b""
 
