@@ -207,16 +207,19 @@ class RequestParser:
     def on_headers_complete(self) -> None:
         llhttp = self._llhttp
         assert llhttp is not None
-        headers, self._headers = self._headers, {}
+        headers = self._headers
+        header_count = len(headers) + self._merged_count
+        is_suspect = self._raw_bytes > self._cheap_head_bytes
+        if (is_suspect or header_count > self._max_header_count) and self._is_too_large(headers):
+            # Before there is a request: a head refused half way in has none either, and what is
+            # logged must not depend on how the network cut it.
+            self._refuse_now(_HEADERS_TOO_LARGE)
+        self._headers = {}
         method = llhttp.get_method()
         target = self._router.target(self._url)
         route = self._router.resolve(target, method)
         request = Request(method, target, route, headers, self._remote, is_tls=self._is_tls)
         self._request = request
-        header_count = len(headers) + self._merged_count
-        is_suspect = self._raw_bytes > self._cheap_head_bytes
-        if (is_suspect or header_count > self._max_header_count) and self._is_too_large(headers):
-            self._refuse_now(_HEADERS_TOO_LARGE)
         self._url = b""
         self._merged_count = 0
         self._raw_bytes = 0

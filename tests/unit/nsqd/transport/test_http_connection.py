@@ -18,7 +18,7 @@ from nsqd.transport.http_connection import (
     HttpConnection,
     HttpService,
 )
-from nsqd.transport.http_parser import FEED_SLICE_BYTES, HttpLimits
+from nsqd.transport.http_parser import FEED_SLICE_BYTES, HttpLimits, RequestParser
 from nsqd.transport.http_routes import OK, HttpError, Request, Response, Router, Style
 
 LIMITS = HttpLimits(header_timeout_s=10, body_timeout_s=20, idle_timeout_s=100, write_timeout_s=30)
@@ -708,10 +708,15 @@ def test_too_many_connections_are_told_so() -> None:
     assert clients[-1].transport.is_aborted
 
 
+def count_parsers() -> int:
+    return sum(isinstance(each, RequestParser) for each in gc.get_objects())
+
+
 def test_a_lost_connection_leaves_nothing_behind() -> None:
     app = App()
     service = HttpService(app.router, limits=LIMITS)
     gc.collect()
+    parser_count = count_parsers()
     gc.disable()
     try:
         client = Client(service, app.loop)
@@ -721,6 +726,8 @@ def test_a_lost_connection_leaves_nothing_behind() -> None:
         timer_count = client.loop.timer_count
         del client
         assert reference() is None
+        # The parser and llhttp hold each other, so the connection's end has to part them.
+        assert count_parsers() == parser_count
     finally:
         gc.enable()
 

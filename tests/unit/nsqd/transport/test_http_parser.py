@@ -281,6 +281,17 @@ def test_the_headers_have_a_limit_on_their_size() -> None:
         assert refusal(*slices) == (431, b'{"message":"HEADERS_TOO_LARGE"}')
 
 
+def test_a_refused_head_is_recorded_alike_whatever_the_split() -> None:
+    data = head(
+        b"X: " + b"v" * 300, *(b"X-%d: 1" % number for number in range(9)), b"Y: " + b"v" * 300
+    )
+
+    (whole,) = parse(data)
+    (parts,) = parse(data[:-5], data[-5:])
+
+    assert (whole.uri, whole.method) == (parts.uri, parts.method) == ("", "POST")
+
+
 def test_a_head_that_never_ends_is_refused() -> None:
     endless = [b"GET /ping HTTP/1.1\r\nX: ", *([b"y" * 1000] * 100)]
 
@@ -303,6 +314,15 @@ def test_a_chunked_body_is_refused_as_soon_as_it_exceeds() -> None:  # H-23
 
     assert len(parse(start + b"0\r\n\r\n")) == 1
     assert refusal(start + b"1\r\ny") == (413, b'{"message":"MSG_TOO_BIG"}')
+
+
+def test_the_limit_is_for_each_body_and_not_for_their_sum() -> None:
+    chunked = head(b"Transfer-Encoding: chunked") + b"3c\r\n" + b"x" * 60 + b"\r\n0\r\n\r\n"
+    declared = head(b"Content-Length: 60") + b"x" * 60
+
+    requests = parse(chunked + declared + chunked + declared)
+
+    assert [reply_to(request).status for request in requests] == [200] * 4
 
 
 def test_the_refusal_has_the_style_of_its_route() -> None:
