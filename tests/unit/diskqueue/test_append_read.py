@@ -203,9 +203,10 @@ def test_payload_slices_are_the_starts_and_ends(tmp_path: Path) -> None:
     batch = queue.read(10, 1000)
 
     assert batch is not None
-    assert [
-        batch.data[start:end] for start, end in zip(batch.starts, batch.ends, strict=True)
-    ] == [payload(1), payload(2, 100)]
+    assert [batch.data[start:end] for start, end in zip(batch.starts, batch.ends, strict=True)] == [
+        payload(1),
+        payload(2, 100),
+    ]
 
 
 def test_uniform_and_mixed_sizes_are_cut_alike(tmp_path: Path) -> None:
@@ -397,7 +398,7 @@ def test_closed_queue_refuses_everything(tmp_path: Path) -> None:
     queue.close()
     queue.close()
 
-    with pytest.raises(QueueClosedError, match="^exiting$"):
+    with pytest.raises(QueueClosedError, match=r"^exiting$"):
         queue.put([payload(0)])
     with pytest.raises(QueueClosedError):
         queue.read(1, 1)

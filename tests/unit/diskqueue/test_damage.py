@@ -1,4 +1,4 @@
-"""Damaged segments: what is before the damage is delivered, the file is set aside, reading goes on."""
+"""Damaged segments: what is before the damage is delivered, the file set aside, reading goes on."""
 
 import logging
 import os
@@ -54,7 +54,7 @@ def test_invalid_length_in_a_completed_segment(tmp_path: Path, length: int) -> N
 
 
 def test_length_just_above_a_small_limit(tmp_path: Path) -> None:
-    """D-15: it leads into the middle of another record, so it is damage and not an old large one."""
+    """D-15: it leads into the middle of another record, so it is no old large one."""
     write_segment(tmp_path, 0, with_length(records(0, 9), 2, 101))
     write_segment(tmp_path, 1, records(9, 1))
     write_metadata(tmp_path, "10\n0,0\n1,32\n")

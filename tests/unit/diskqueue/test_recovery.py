@@ -215,7 +215,7 @@ def test_wrong_depth_is_corrected_at_the_tail(tmp_path: Path, depth: int) -> Non
     write_metadata(tmp_path, f"{depth}\n0,0\n0,128\n")
 
     queue = open_queue(tmp_path)
-    seen = []
+    seen: list[bytes] = []
     for _ in range(4):
         assert queue.depth > 0
         batch = queue.read(1, 1000)

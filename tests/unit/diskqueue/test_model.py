@@ -1,0 +1,254 @@
+"""Any order of operations, crashes and failures against a model that is a list.
+
+A crash is a copy of the files as they are, opened anew. All writes have reached the file by then
+(the process dies, not the machine), so nothing appended and not committed may be missing.
+"""
+
+import errno
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from diskqueue import DiskQueue, SyncJob
+from tests.unit.diskqueue.queue_files import drain, frame_all, go_read_all
+
+SIZES = st.lists(st.sampled_from([26, 26, 30, 45, 120]), min_size=1, max_size=12)
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """The model: all records since the last empty, how many of them were read, which are done."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.root = Path(tempfile.mkdtemp())
+        # Durability is not what this test is about, and it would take most of the time.
+        self.fsync = mock.patch.object(os, "fsync", return_value=None)
+        self.fsync.start()
+        self.directory = self.root / "0"
+        self.directory.mkdir()
+        self.crash_count = 0
+        self.serial = 0
+        self.job: SyncJob | None = None
+        self.job_low = 0
+        self.forget_all()
+        self.durable_low = 0
+        self.ordinal_shift = 0  # index in `records` = ordinal - shift
+
+    def forget_all(self) -> None:
+        self.records: list[bytes] = []
+        self.read_count = 0
+        self.done: set[int] = set()
+        self.durable_low = 0
+
+    @initialize(max_bytes_per_file=st.sampled_from([1, 70, 100, 250, 100_000]))
+    def open_first(self, max_bytes_per_file: int) -> None:
+        self.max_bytes_per_file = max_bytes_per_file
+        self.queue = self.open()
+
+    def open(self) -> DiskQueue:
+        return DiskQueue(self.directory, "t", max_bytes_per_file=self.max_bytes_per_file)
+
+    def teardown(self) -> None:
+        self.fsync.stop()
+        if hasattr(self, "queue"):
+            self.queue.delete()
+        shutil.rmtree(self.root)
+
+    @property
+    def low(self) -> int:
+        """The index of the first record that is not done."""
+        return next(i for i in range(len(self.records) + 1) if i not in self.done)
+
+    def make_payloads(self, sizes: list[int]) -> list[bytes]:
+        payloads = []
+        for size in sizes:
+            self.serial += 1
+            payloads.append((b"%026d" % self.serial).ljust(size, b"\x00"))
+        return payloads
+
+    @rule(sizes=SIZES)
+    def append(self, sizes: list[int]) -> None:
+        payloads = self.make_payloads(sizes)
+        self.queue.append(*frame_all(payloads))
+        self.records += payloads
+
+    @rule(sizes=SIZES, call_count=st.integers(0, 4), part=st.integers(0, 60))
+    def append_to_a_full_disk(self, sizes: list[int], call_count: int, part: int) -> None:
+        payloads = self.make_payloads(sizes)
+        pwrite = os.pwrite
+        left = call_count
+
+        def full_pwrite(fd: int, data: bytes, position: int) -> int:
+            nonlocal left
+            left -= 1
+            if left >= 0:
+                return pwrite(fd, data, position)
+            if left == -1 and 0 < part < len(data):
+                return pwrite(fd, data[:part], position)
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        try:
+            with mock.patch.object(os, "pwrite", full_pwrite):
+                self.queue.append(*frame_all(payloads))
+        except OSError:
+            return
+        self.records += payloads
+
+    @rule(max_records=st.integers(1, 15), max_bytes=st.integers(1, 400))
+    def read(self, max_records: int, max_bytes: int) -> None:
+        batch = self.queue.read(max_records, max_bytes)
+        if batch is None:
+            assert self.read_count == len(self.records)
+            return
+        found = list(batch)
+        assert 1 <= len(found) <= max_records
+        assert len(found) == 1 or sum(map(len, found)) + 4 * len(found) <= max_bytes
+        assert batch.first == self.read_count + self.ordinal_shift
+        assert found == self.records[self.read_count : self.read_count + len(found)]
+        self.read_count += len(found)
+
+    @rule(count=st.integers(0, 15))
+    def advance(self, count: int) -> None:
+        payloads = self.records[self.read_count : self.read_count + count]
+        first = self.queue.advance([4 + len(data) for data in payloads])
+        assert first == self.read_count + self.ordinal_shift
+        self.read_count += len(payloads)
+
+    @precondition(lambda self: self.read_count > 0)
+    @rule(data=st.data())
+    def commit_some(self, data: st.DataObject) -> None:
+        indexes = data.draw(st.lists(st.integers(0, self.read_count - 1), max_size=10))
+        self.queue.commit([index + self.ordinal_shift for index in indexes])
+        self.done.update(indexes)
+
+    @rule(count=st.integers(1, 30))
+    def commit_in_order(self, count: int) -> None:
+        indexes = range(self.low, min(self.low + count, self.read_count))
+        self.queue.commit(index + self.ordinal_shift for index in indexes)
+        self.done.update(indexes)
+
+    @precondition(lambda self: self.ordinal_shift > 0)
+    @rule()
+    def commit_what_was_emptied(self) -> None:
+        self.queue.commit(range(self.ordinal_shift))
+
+    @precondition(lambda self: self.job is None)
+    @rule()
+    def sync(self) -> None:
+        self.queue.sync()
+        assert self.queue.unsynced_count == 0
+        self.durable_low = self.low
+
+    @precondition(lambda self: self.job is None)
+    @rule(step=st.sampled_from(["fsync", "replace", "unlink"]))
+    def sync_on_a_failing_disk(self, step: str) -> None:
+        failure = OSError(errno.EIO, "Input/output error")
+        before = self.low
+        try:
+            with mock.patch.object(os, step, mock.Mock(side_effect=failure)):
+                self.queue.sync()
+        except OSError:
+            if step == "unlink":
+                self.durable_low = before  # only the deletion is missing
+        else:
+            self.durable_low = before
+
+    @precondition(lambda self: self.job is None)
+    @rule(with_metadata=st.booleans())
+    def begin_sync(self, with_metadata: bool) -> None:  # noqa: FBT001
+        self.job = self.queue.prepare_sync(with_metadata=with_metadata)
+        assert self.queue.prepare_sync() is None or self.job is None
+        self.job_low = self.low if with_metadata else self.durable_low
+
+    @precondition(lambda self: self.job is not None)
+    @rule(is_lost=st.booleans())
+    def end_sync(self, is_lost: bool) -> None:  # noqa: FBT001
+        assert self.job is not None
+        if is_lost:
+            self.queue.complete_sync(self.job, OSError(errno.EIO, "Input/output error"))
+        else:
+            self.job.run()
+            self.queue.complete_sync(self.job)
+            self.durable_low = self.job_low
+        self.job = None
+
+    @rule()
+    def empty(self) -> None:
+        self.queue.empty()
+        assert not list(self.directory.iterdir())
+        self.ordinal_shift += self.read_count
+        self.forget_all()
+        self.drop_job()
+
+    def drop_job(self) -> None:
+        """A job that was overtaken changes nothing any more."""
+        if self.job is not None:
+            before = sorted(path.name for path in self.directory.iterdir())
+            self.job.run()
+            self.queue.complete_sync(self.job)
+            assert before == sorted(path.name for path in self.directory.iterdir())
+            self.job = None
+
+    @rule()
+    def close_and_reopen(self) -> None:
+        self.queue.close()
+        self.drop_job()
+        assert go_read_all(self.directory) == self.records[self.low :]
+        self.start_over(self.low)
+
+    @rule()
+    def crash_and_reopen(self) -> None:
+        self.crash_count += 1
+        copy = self.root / str(self.crash_count)
+        shutil.copytree(self.directory, copy)
+        self.queue.delete()
+        self.drop_job()
+        self.directory = copy
+        assert self.durable_low <= self.low
+        self.start_over(self.durable_low)
+
+    def start_over(self, low: int) -> None:
+        del self.records[:low]
+        self.read_count = 0
+        self.done.clear()
+        self.durable_low = 0
+        self.ordinal_shift = 0
+        self.queue = self.open()
+        assert not [path for path in self.directory.iterdir() if "bad" in path.name]
+
+    @invariant()
+    def counts_agree(self) -> None:
+        if not hasattr(self, "queue"):
+            return
+        assert self.queue.depth == len(self.records) - self.read_count
+        assert self.queue.outstanding_count == self.read_count - self.low
+        segments = [path for path in self.directory.glob("*.dat") if "meta" not in path.name]
+        assert self.queue.segment_count == len(segments)
+        assert self.queue.disk_bytes == sum(path.stat().st_size for path in segments)
+
+    @rule()
+    def read_to_the_end(self) -> None:
+        assert drain(self.queue) == self.records[self.read_count :]
+        self.read_count = len(self.records)
+
+
+TestQueue = pytest.mark.timeout(60)(QueueMachine.TestCase)
+TestQueue.settings = settings(
+    max_examples=120,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)

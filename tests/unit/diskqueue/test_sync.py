@@ -1,0 +1,592 @@
+"""Syncs in two halves, with another thread or an error in between."""
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from diskqueue import DiskQueue, layout
+from tests.unit.diskqueue.queue_files import (
+    RECORD_BYTES,
+    consume,
+    drain,
+    framed,
+    metadata_path,
+    names,
+    numbers,
+    payload,
+    read_metadata,
+    records,
+    segment_path,
+    write_metadata,
+    write_segment,
+)
+
+
+def open_queue(directory: Path, max_bytes_per_file: int = 3 * RECORD_BYTES) -> DiskQueue:
+    return DiskQueue(directory, "t", max_bytes_per_file=max_bytes_per_file)
+
+
+def open_fd_count() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of files that are made durable, replaced or removed, in order."""
+    log: list[str] = []
+    fsync, replace, unlink, rename = os.fsync, os.replace, os.unlink, os.rename
+
+    def short(path: str) -> str:
+        return os.path.basename(path).removeprefix("t.diskqueue.")
+
+    def logged_fsync(fd: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{fd}")
+        if os.path.isdir(path):
+            log.append("fsync directory")
+        else:
+            log.append("fsync tmp" if path.endswith(".tmp") else f"fsync {short(path)}")
+        fsync(fd)
+
+    def logged_replace(source: str, target: str) -> None:
+        log.append(f"replace {short(target)}")
+        replace(source, target)
+
+    def logged_unlink(path: str) -> None:
+        log.append(f"unlink {short(path)}")
+        unlink(path)
+
+    def logged_rename(source: str, target: str) -> None:
+        log.append(f"rename {short(target)}")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", logged_fsync)
+    monkeypatch.setattr(os, "replace", logged_replace)
+    monkeypatch.setattr(os, "unlink", logged_unlink)
+    monkeypatch.setattr(os, "rename", logged_rename)
+    return log
+
+
+def test_steps_come_in_the_safe_order(tmp_path: Path, calls: list[str]) -> None:
+    queue = open_queue(tmp_path)
+    queue.put([payload(number) for number in range(5)])
+    batch = queue.read(3, 1000)
+    assert batch is not None
+    queue.commit([0, 1, 2])
+
+    queue.sync()
+
+    assert calls == [
+        "fsync 000001.dat",  # segment 0 goes at once, so it needs none
+        "fsync tmp",
+        "replace meta.dat",
+        "fsync directory",
+        "unlink 000000.dat",
+        "fsync directory",
+    ]
+
+
+def test_all_segments_written_since_the_last_sync_are_made_durable(
+    tmp_path: Path, calls: list[str]
+) -> None:
+    queue = open_queue(tmp_path)
+    for number in range(8):
+        queue.put([payload(number)])
+
+    queue.sync()
+
+    assert calls[:3] == ["fsync 000000.dat", "fsync 000001.dat", "fsync 000002.dat"]
+    calls.clear()
+    queue.put([payload(8)])
+    queue.sync()
+    assert calls[0] == "fsync 000002.dat"
+    assert "fsync 000001.dat" not in calls
+
+
+def test_damaged_segment_is_renamed_before_the_metadata_leaves_it(
+    tmp_path: Path, calls: list[str]
+) -> None:
+    """The other order would let the next start delete it as consumed."""
+    write_segment(tmp_path, 0, records(0, 1) + b"junk")
+    write_metadata(tmp_path, "1\n0,0\n1,0\n")
+    queue = open_queue(tmp_path)
+
+    consume(queue)
+
+    assert calls.index("rename 000000.dat.bad") < calls.index("replace meta.dat")
+
+
+def test_sync_without_metadata_only_makes_appends_durable(tmp_path: Path, calls: list[str]) -> None:
+    queue = open_queue(tmp_path)
+    queue.put([payload(0)])
+    drain(queue)
+    queue.commit([0])
+    queue.put([payload(1)])
+
+    job = queue.prepare_sync(with_metadata=False)
+    assert job is not None
+    job.run()
+    queue.complete_sync(job)
+
+    assert calls == ["fsync 000000.dat", "fsync directory"]
+    assert queue.unsynced_count == 1
+    assert queue.prepare_sync(with_metadata=False) is None
+    assert numbers(drain(open_queue(tmp_path))) == [0, 1]
+
+
+def test_nothing_is_written_while_idle(tmp_path: Path, calls: list[str]) -> None:
+    """D-10."""
+    queue = open_queue(tmp_path)
+    queue.put([payload(0)])
+    queue.sync()
+    calls.clear()
+
+    assert queue.prepare_sync() is None
+    queue.sync()
+    assert drain(queue) == [payload(0)]
+    assert queue.prepare_sync() is None, "a read alone changes nothing that is persisted"
+
+    assert calls == []
+
+
+def test_commit_behind_an_unfinished_record_writes_nothing(
+    tmp_path: Path, calls: list[str]
+) -> None:
+    """D-10: the metadata would be the same."""
+    queue = open_queue(tmp_path)
+    queue.put([payload(0), payload(1)])
+    drain(queue)
+    queue.sync()
+    calls.clear()
+
+    queue.commit([1])
+    assert queue.unsynced_count == 1
+    assert queue.prepare_sync() is None
+
+    assert (calls, queue.unsynced_count) == ([], 0)
+    queue.commit([0])
+    queue.sync()
+    assert read_metadata(tmp_path) == (0, 0, 64, 0, 64)
+
+
+def test_unsynced_count_counts_appends_and_commits(tmp_path: Path) -> None:
+    queue = open_queue(tmp_path)
+    queue.put([payload(0), payload(1)])
+    drain(queue)
+    queue.commit([1])
+    assert queue.unsynced_count == 3
+
+    job = queue.prepare_sync()
+    assert job is not None
+    queue.put([payload(2)])
+    queue.commit([0])
+    job.run()
+    assert queue.unsynced_count == 5
+    queue.complete_sync(job)
+
+    assert queue.unsynced_count == 2
+
+
+def test_one_job_at_a_time(tmp_path: Path) -> None:
+    queue = open_queue(tmp_path)
+    queue.put([payload(0)])
+    job = queue.prepare_sync()
+    assert job is not None
+
+    queue.put([payload(1)])
+    assert queue.prepare_sync() is None
+    job.run()
+    queue.complete_sync(job)
+
+    assert read_metadata(tmp_path) == (1, 0, 0, 0, 32)
+    queue.sync()
+    assert read_metadata(tmp_path) == (2, 0, 0, 0, 64)
+
+
+def test_job_runs_in_another_thread_while_the_queue_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = open_queue(tmp_path)
+    queue.put([payload(number) for number in range(4)])
+    drain(queue)
+    queue.commit([0, 1, 2])
+    is_running, may_end = threading.Event(), threading.Event()
+    fsync = os.fsync
+
+    def slow_fsync(fd: int) -> None:
+        is_running.set()
+        assert may_end.wait(10)
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", slow_fsync)
+    job = queue.prepare_sync()
+    assert job is not None
+    thread = threading.Thread(target=job.run)
+    thread.start()
+    assert is_running.wait(10)
+
+    # Rolls, so that the descriptor the job syncs is closed meanwhile, and commits everything.
+    queue.put([payload(number) for number in range(4, 9)])
+    assert numbers(drain(queue)) == list(range(4, 9))
+    queue.commit(range(9))
+    may_end.set()
+    thread.join()
+    queue.complete_sync(job)
+
+    assert read_metadata(tmp_path) == (1, 1, 0, 1, 32)
+    assert names(tmp_path) == ["000001.dat", "000002.dat", "meta.dat"]
+    queue.sync()
+    assert names(tmp_path) == ["000002.dat", "meta.dat"]
+
+
+def test_bytes_appended_and_rolled_during_a_job_are_synced_by_the_next(
+    tmp_path: Path, calls: list[str]
+) -> None:
+    queue = open_queue(tmp_path)
+    queue.put([payload(0)])
+    job = queue.prepare_sync()
+    assert job is not None
+    queue.put([payload(number) for number in range(1, 5)])
+    job.run()
+    queue.complete_sync(job)
+    calls.clear()
+
+    queue.sync()
+
+    assert calls[:2] == ["fsync 000000.dat", "fsync 000001.dat"]
+
+
+@pytest.mark.parametrize("operation", [DiskQueue.close, DiskQueue.empty, DiskQueue.delete])
+def test_waits_for_a_running_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: Callable[[DiskQueue], None]
+) -> None:
+    queue = open_queue(tmp_path)
+    queue.put([payload(0)])
+    job = queue.prepare_sync()
+    assert job is not None
+    is_running, may_end = threading.Event(), threading.Event()
+    order: list[str] = []
+    write = layout.write_atomically
+
+    def slow_write(path: str, content: bytes) -> None:
+        is_running.set()
+        assert may_end.wait(10)
+        write(path, content)
+        order.append("write")
+
+    monkeypatch.setattr(layout, "write_atomically", slow_write)
+    thread = threading.Thread(target=job.run)
+    thread.start()
+    assert is_running.wait(10)
+
+    def operate() -> None:
+        operation(queue)
+        order.append("operation")
+
+    other = threading.Thread(target=operate)
+    other.start()
+    may_end.set()
+    thread.join()
+    other.join()
+    queue.complete_sync(job)
+
+    assert order[0] == "write"
+    assert order[-1] == "operation"
+    expected = {"close": ["000000.dat", "meta.dat"], "empty": [], "delete": []}
+    assert names(tmp_path) == expected[operation.__name__]
+
+
+@pytest.mark.parametrize("operation", [DiskQueue.close, DiskQueue.empty, DiskQueue.delete])
+def test_job_overtaken_before_it_ran_does_nothing(
+    tmp_path: Path, operation: Callable[[DiskQueue], None]
+) -> None:
+    """Its metadata would lead to segments that are gone."""
+    before = open_fd_count()
+    queue = open_queue(tmp_path)
+    queue.put([payload(0)])
+    job = queue.prepare_sync()
+    assert job is not None
+
+    operation(queue)
+    left = names(tmp_path)
+    job.run()
+    queue.complete_sync(job)
+
+    assert names(tmp_path) == left
+    queue.delete()
+    assert open_fd_count() == before
+
+
+def test_failed_fsync_ends_the_segment_and_stays_unsynced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = open_queue(tmp_path, 1 << 20)
+    queue.put([payload(0)])
+    queue.sync()
+    queue.put([payload(1)])
+    drain(queue)
+    queue.commit([0])
+
+    def fail(fd: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(OSError, match="Input/output"):
+            queue.sync()
+
+    assert queue.unsynced_count == 2
+    assert read_metadata(tmp_path) == (1, 0, 0, 0, 32)
+    queue.put([payload(2)])
+    assert segment_path(tmp_path, 0).read_bytes() == records(0, 2)
+    assert segment_path(tmp_path, 1).read_bytes() == records(2, 1)
+
+    queue.sync()
+    assert queue.unsynced_count == 0
+    assert read_metadata(tmp_path) == (2, 0, 32, 1, 32)
+    assert numbers(drain(queue)) == [2]
+
+
+def test_failed_metadata_deletes_nothing_and_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = open_queue(tmp_path)
+    queue.put([payload(number) for number in range(4)])
+    drain(queue)
+    queue.commit(range(4))
+
+    def fail(source: str, target: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", fail)
+        with pytest.raises(OSError, match="No space"):
+            queue.sync()
+        assert names(tmp_path) == ["000000.dat", "000001.dat"]
+        assert queue.unsynced_count == 8
+        queue.put([payload(4)])
+        assert "000002.dat" not in names(tmp_path), "the segment itself is durable and trusted"
+
+    queue.sync()
+    assert names(tmp_path) == ["000001.dat", "meta.dat"]
+    assert (queue.segment_count, queue.unsynced_count) == (1, 0)
+
+
+def test_failed_deletion_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = open_queue(tmp_path)
+    queue.put([payload(number) for number in range(4)])
+    drain(queue)
+    queue.commit(range(3))
+
+    def fail(path: str) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", fail)
+        with pytest.raises(PermissionError):
+            queue.sync()
+
+    assert names(tmp_path) == ["000000.dat", "000001.dat", "meta.dat"]
+    assert queue.segment_count == 2
+    queue.sync()
+    assert names(tmp_path) == ["000001.dat", "meta.dat"]
+
+
+def test_failed_close_releases_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = open_fd_count()
+    queue = open_queue(tmp_path)
+    queue.put([payload(number) for number in range(8)])
+    queue.read(1, 1)
+
+    def fail(fd: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(OSError, match="Input/output"):
+            queue.close()
+
+    assert open_fd_count() == before
+    assert numbers(drain(open_queue(tmp_path))) == list(range(8))
+
+
+def test_commit_in_any_order_and_twice(tmp_path: Path) -> None:
+    queue = open_queue(tmp_path, 1 << 20)
+    queue.put([payload(number) for number in range(6)])
+    drain(queue)
+
+    queue.commit([5, 3, 1])
+    queue.commit([1, 1, 3])
+    assert queue.outstanding_count == 6
+    queue.commit(iter([0]))
+    assert queue.outstanding_count == 4
+    queue.commit({2, 4})
+    assert queue.outstanding_count == 0
+    queue.sync()
+
+    assert read_metadata(tmp_path) == (0, 0, 192, 0, 192)
+
+
+def test_commit_of_an_ordinal_never_handed_out_is_our_bug(tmp_path: Path) -> None:
+    queue = open_queue(tmp_path)
+    queue.put([payload(0)])
+
+    with pytest.raises(IndexError):
+        queue.commit([0])
+
+
+def test_one_unfinished_record_holds_a_long_window(tmp_path: Path) -> None:
+    queue = DiskQueue(tmp_path, "t")
+    count = 20_000
+    queue.append(framed(payload(0)) * count, [RECORD_BYTES] * count)
+    while (batch := queue.read(1000, 1 << 20)) is not None:
+        last = batch.first + len(batch)
+        queue.commit(ordinal for ordinal in range(batch.first, last) if ordinal != 12_345)
+
+    assert queue.outstanding_count == count - 12_345
+    queue.sync()
+    assert read_metadata(tmp_path)[:3] == (count - 12_345, 0, 12_345 * RECORD_BYTES)
+    queue.commit([12_345])
+    assert queue.outstanding_count == 0
+
+
+def test_empty_drops_everything_and_goes_on(tmp_path: Path) -> None:
+    """D-20."""
+    queue = open_queue(tmp_path)
+    queue.put([payload(number) for number in range(8)])
+    queue.read(2, 1000)
+    queue.sync()
+
+    queue.empty()
+
+    assert names(tmp_path) == []
+    assert (queue.depth, queue.outstanding_count, queue.unsynced_count) == (0, 0, 0)
+    assert (queue.disk_bytes, queue.segment_count) == (0, 0)
+    assert queue.read(10, 1000) is None
+    queue.put([payload(8)])
+    assert names(tmp_path) == ["000003.dat"]
+    batch = queue.read(10, 1000)
+    assert batch is not None
+    assert (batch.first, numbers(list(batch))) == (2, [8])
+
+
+def test_commits_of_emptied_records_are_ignored(tmp_path: Path) -> None:
+    queue = open_queue(tmp_path)
+    queue.put([payload(0), payload(1)])
+    drain(queue)
+    queue.empty()
+    queue.put([payload(2)])
+    drain(queue)
+
+    queue.commit([0, 1])
+
+    assert queue.outstanding_count == 1
+    queue.commit([2])
+    assert queue.outstanding_count == 0
+
+
+def test_crash_after_empty_does_not_strand_the_new_segment(tmp_path: Path) -> None:
+    """Quirk 3."""
+    queue = open_queue(tmp_path)
+    queue.put([payload(number) for number in range(8)])
+    queue.sync()
+    queue.empty()
+    queue.put([payload(8)])
+
+    assert numbers(drain(open_queue(tmp_path))) == [8]
+
+
+def test_empty_twice_and_before_use(tmp_path: Path) -> None:
+    queue = open_queue(tmp_path)
+    queue.empty()
+    queue.put([payload(0)])
+    queue.empty()
+    queue.empty()
+    queue.put([payload(1)])
+
+    assert numbers(consume(queue)) == [1]
+
+
+def test_empty_after_a_write_that_failed_on_a_new_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = open_queue(tmp_path)
+
+    def fail(*arguments: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", fail)
+        with pytest.raises(OSError, match="No space"):
+            queue.put([payload(0)])
+    queue.empty()
+    queue.put([payload(1)])
+
+    assert numbers(drain(queue)) == [1]
+
+
+def test_empty_keeps_a_damaged_segment_aside(tmp_path: Path) -> None:
+    """Files found damaged are never removed."""
+    write_segment(tmp_path, 0, records(0, 1) + b"junk")
+    queue = open_queue(tmp_path)
+    drain(queue)
+
+    queue.empty()
+
+    assert names(tmp_path) == ["000000.dat.bad"]
+
+
+def test_delete_leaves_no_file(tmp_path: Path) -> None:
+    before = open_fd_count()
+    queue = open_queue(tmp_path)
+    queue.put([payload(number) for number in range(8)])
+    queue.read(4, 1000)
+    queue.sync()
+    queue.put([payload(8)])
+
+    queue.delete()
+
+    assert names(tmp_path) == []
+    assert open_fd_count() == before
+
+
+def test_empty_that_cannot_remove_a_file_is_empty_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = open_queue(tmp_path)
+    queue.put([payload(number) for number in range(4)])
+    unlink = os.unlink
+
+    def fail_once(path: str) -> None:
+        if path.endswith("000000.dat"):
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        unlink(path)
+
+    monkeypatch.setattr(os, "unlink", fail_once)
+    with pytest.raises(PermissionError):
+        queue.empty()
+
+    assert (queue.depth, queue.read(10, 1000)) == (0, None)
+    assert names(tmp_path) == ["000000.dat"]
+
+
+def test_metadata_is_replaced_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = open_queue(tmp_path)
+    queue.put([payload(0)])
+    queue.sync()
+    queue.put([payload(1)])
+    write = os.pwrite
+
+    def half(fd: int, data: bytes, position: int) -> int:
+        write(fd, data[: len(data) // 2], position)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", half)
+    with pytest.raises(OSError, match="No space"):
+        queue.sync()
+
+    assert metadata_path(tmp_path).read_text() == "1\n0,0\n0,32\n"
+    assert names(tmp_path) == ["000000.dat", "meta.dat"], "no temporary file is left"
