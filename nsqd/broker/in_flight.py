@@ -23,13 +23,22 @@ Entry: TypeAlias = tuple[float, float, int, int, bytes, int | None]
 class InFlight:
     """The unanswered messages of one consumer, with one timer for the earliest deadline."""
 
-    __slots__ = ("_has_order", "_on_expired", "_scheduler", "_timer", "_twins", "entries")
+    __slots__ = (
+        "_has_order",
+        "_on_expired",
+        "_scheduler",
+        "_timer",
+        "_timer_at",
+        "_twins",
+        "entries",
+    )
 
     def __init__(self, scheduler: Scheduler, on_expired: Callable[[list[Message]], object]) -> None:
         """Args: on_expired: told of the messages whose deadline has passed, already taken out."""
         self._scheduler = scheduler
         self._on_expired = on_expired
         self._timer: Timer | None = None
+        self._timer_at = 0.0
         self._has_order = True
         self._twins: dict[bytes, list[Entry]] = {}
         # The channel reads and pops this dict directly: it is the hottest one of all.
@@ -44,7 +53,7 @@ class InFlight:
         """Note messages delivered now, all with the same deadline, later than any before."""
         self.entries.update(zip(ids, entries, strict=True))
         if self._timer is None:
-            self._timer = self._scheduler.call_at(deadline, self._expire)
+            self._arm(deadline)
 
     def add_any(self, ids: Sequence[bytes], entries: Iterable[Entry], deadline: float) -> None:
         """As `add`, for ids that may not be unique."""
@@ -85,6 +94,7 @@ class InFlight:
         if deadline > limit:
             deadline = limit
             self._has_order = False
+            self._arm(deadline)
         self.entries[message_id] = (deadline, *entry[1:])
         return True
 
@@ -105,8 +115,9 @@ class InFlight:
     def _promote(self, message_id: bytes) -> None:
         twins = self._twins.get(message_id)
         if twins:
-            self.entries[message_id] = twins.pop(0)
+            self.entries[message_id] = twin = twins.pop(0)
             self._has_order = False
+            self._arm(twin[0])  # it may be due for long: only the front one of twins is watched
             if not twins:
                 del self._twins[message_id]
 
@@ -120,7 +131,7 @@ class InFlight:
                 expired.append(_message(message_id, entry))
                 twin = self.entries.get(message_id)
                 entry = self.pop(message_id) if twin is not None and twin[0] <= now else None
-        self._arm()
+        self._arm_for_earliest()
         if expired:
             self._on_expired(expired)
 
@@ -133,7 +144,16 @@ class InFlight:
                 break
         return due
 
-    def _arm(self) -> None:
+    def _arm(self, deadline: float) -> None:
+        """Have the timer fire at a deadline, unless it does so earlier."""
+        if self._timer is not None:
+            if self._timer_at <= deadline:
+                return
+            self._timer.cancel()
+        self._timer = self._scheduler.call_at(deadline, self._expire)
+        self._timer_at = deadline
+
+    def _arm_for_earliest(self) -> None:
         if not self.entries:
             self._has_order = True
             return
@@ -141,7 +161,7 @@ class InFlight:
             earliest = next(iter(self.entries.values()))[0]
         else:
             earliest = min(entry[0] for entry in self.entries.values())
-        self._timer = self._scheduler.call_at(earliest, self._expire)
+        self._arm(earliest)
 
 
 def _message(message_id: bytes, entry: Entry) -> Message:

@@ -10,8 +10,8 @@ PREFIX = b"0123456789abc"
 NOW_NS = 1_700_000_000_000_000_000
 
 
-def make_batch(*bodies: bytes, first_sequence: int = 0) -> Batch:
-    return Batch(NOW_NS, PREFIX, first_sequence, bodies, sum(map(len, bodies)))
+def make_batch(*bodies: bytes, first_sequence: int = 0, delay_s: float = 0.0) -> Batch:
+    return Batch(NOW_NS, PREFIX, first_sequence, bodies, delay_s)
 
 
 def make_stored(*bodies: bytes, attempts: int = 3, first_ordinal: int | None = None) -> StoredBatch:
@@ -80,8 +80,7 @@ def test_records_are_those_of_the_disk_format() -> None:
 
 
 def test_a_part_of_a_batch_is_a_batch() -> None:
-    batch = make_batch(b"a", b"bcd", b"ef", first_sequence=7)
-    batch.delay_s = 2.5
+    batch = make_batch(b"a", b"bcd", b"ef", first_sequence=7, delay_s=2.5)
 
     part = batch.part(1, 3)
 
