@@ -107,13 +107,15 @@ def _recover_by_scan(
         logger.warning(
             "diskqueue recovered without metadata queue=%s segments=%d", name, len(states)
         )
-    write_segment = SegmentState(states[-1].number + 1 if states else 0)
-    states.append(write_segment)
+    if not states:
+        states = [SegmentState(0)]
+    elif states[-1].end > 0:
+        states.append(SegmentState(states[-1].number + 1))
     _link(states)
     return Recovered(
         read_segment=states[0],
         read_pos=0,
-        write_segment=write_segment,
+        write_segment=states[-1],
         depth=_count_records(directory, name, ((state, 0) for state in states[:-1]), limits),
         consumed=[],
         durable_text=None,
@@ -257,6 +259,8 @@ class _Comparison:
                 last.end,
                 metadata.write_pos,
             )
+        if last.number > metadata.write_file and last.end == 0:
+            return last  # Made for a write that failed.
         return SegmentState(last.number + 1)
 
 

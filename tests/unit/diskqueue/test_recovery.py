@@ -301,6 +301,23 @@ def test_empty_last_segment_is_continued(tmp_path: Path) -> None:
     assert numbers(drain(queue)) == [0]
 
 
+def test_empty_last_segment_left_by_a_failed_write_is_used(tmp_path: Path) -> None:
+    """go-diskqueue would take an empty segment in the middle for damage."""
+    write_segment(tmp_path, 0, records(0, 1))
+    write_segment(tmp_path, 1, b"")
+    write_metadata(tmp_path, "1\n0,0\n0,32\n")
+
+    for number in (1, 2):
+        queue = open_queue(tmp_path)
+        queue.put([payload(number)])
+        queue.close()
+        (tmp_path / "t.diskqueue.meta.dat").unlink()
+        write_segment(tmp_path, number + 1, b"")
+    open_queue(tmp_path).close()
+
+    assert numbers(go_read_all(tmp_path)) == [0, 1, 2]
+
+
 def test_empty_segments_in_between_are_skipped(tmp_path: Path) -> None:
     write_segment(tmp_path, 0, records(0, 1))
     write_segment(tmp_path, 1, b"")

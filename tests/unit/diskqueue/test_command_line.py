@@ -1,0 +1,331 @@
+"""python -m diskqueue: what it prints, how it exits, and that it changes nothing."""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from diskqueue import DiskQueue
+from diskqueue.__main__ import main
+from tests.unit.diskqueue.queue_files import (
+    RECORD_BYTES,
+    drain,
+    framed,
+    numbers,
+    payload,
+    records,
+    write_metadata,
+    write_segment,
+)
+
+
+def snapshot(directory: Path) -> dict[str, tuple[bytes, int]]:
+    return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in directory.iterdir()}
+
+
+def damaged() -> bytes:
+    return records(0, 2) + b"\xff" * RECORD_BYTES + records(3, 2)
+
+
+def test_check_of_a_clean_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    topic = DiskQueue(tmp_path, "orders", max_bytes_per_file=2 * RECORD_BYTES)
+    topic.put([payload(number) for number in range(5)])
+    topic.read(1, 1)
+    topic.commit([0])
+    topic.close()
+    DiskQueue(tmp_path, "orders:billing").close()
+    before = snapshot(tmp_path)
+
+    assert main(["check", str(tmp_path)]) == 0
+
+    assert capsys.readouterr().out == (
+        "topic orders\n"
+        "  metadata  depth 4, read 0,32, write 2,32\n"
+        "  segments  3, 160 bytes\n"
+        "  records   4\n"
+        "topic orders channel billing\n"
+        "  metadata  depth 0, read 0,0, write 0,0\n"
+        "  segments  0, 0 bytes\n"
+        "  records   0\n"
+        "2 queues, none damaged\n"
+    )
+    assert snapshot(tmp_path) == before
+
+
+def test_check_of_a_running_queue_is_no_damage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """D-24: the metadata is behind, and the last record may be half written."""
+    queue = DiskQueue(tmp_path, "t", max_bytes_per_file=3 * RECORD_BYTES)
+    queue.put([payload(0)])
+    queue.sync()
+    queue.put([payload(number) for number in range(1, 5)])
+    with (tmp_path / "t.diskqueue.000001.dat").open("ab") as file:
+        file.write(framed(payload(5))[:9])
+
+    assert main(["check", str(tmp_path)]) == 0
+
+    output = capsys.readouterr().out
+    assert "records   5" in output
+    assert "segment 0 has 2 records after the metadata" in output
+    assert "segment 1 at offset 64: a record of 28 bytes runs past the end" in output
+
+
+@pytest.mark.parametrize(
+    ("content", "metadata", "expected"),
+    [
+        (damaged(), "5\n0,0\n0,160\n", "segment 0 at offset 64: invalid record size (-1)"),
+        (damaged(), "1\n0,0\n0,32\n", "segment 0 at offset 64: invalid record size (-1)"),
+        (records(0, 2)[:-1], "3\n0,0\n1,0\n", "segment 0 at offset 32: a record of 28 bytes"),
+        (records(0, 2), "3\n0,0\n0,96\n", "segment 0 is shorter than position 96"),
+        (records(0, 2), "3\n0,0\n3,32\n", "3 segments are missing"),
+        (records(0, 2), "nonsense", "metadata: not the text of a metadata file: b'nonsense'"),
+        (
+            records(0, 2),
+            "2\n1,0\n0,64\n",
+            "metadata: the read position is beyond the write position",
+        ),
+    ],
+)
+def test_check_finds_damage(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    content: bytes,
+    metadata: str,
+    expected: str,
+) -> None:
+    write_segment(tmp_path, 0, content)
+    write_metadata(tmp_path, metadata)
+
+    assert main(["check", str(tmp_path)]) == 1
+
+    output = capsys.readouterr().out
+    assert f"  DAMAGE    {expected}" in output
+    assert output.endswith("1 queue, 1 damaged\n")
+
+
+def test_check_notes_what_a_start_repairs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_segment(tmp_path, 0, records(0, 1))
+    write_segment(tmp_path, 1, records(1, 2))
+    write_metadata(tmp_path, "7\n1,0\n1,64\n")
+    write_segment(tmp_path, 5, records(0, 1), name="u")
+    (tmp_path / "u.diskqueue.000004.dat.bad").write_bytes(b"?")
+
+    assert main(["check", str(tmp_path)]) == 0
+
+    output = capsys.readouterr().out
+    assert "segment 0 is consumed and not deleted yet" in output
+    assert "depth 7 in the metadata, but 2 records" in output
+    assert "no metadata: a start delivers every segment" in output
+    assert f"set aside {tmp_path}/u.diskqueue.000004.dat.bad" in output
+
+
+def test_dump_prints_a_line_per_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    body = "grüße\n\x00".encode() + b"\xff" + b"x" * 50
+    path = write_segment(tmp_path, 0, records(0, 1) + framed(payload(1)[:26] + body))
+
+    assert main(["dump", str(path)]) == 0
+
+    assert capsys.readouterr().out.splitlines() == [
+        "         0  2023-11-14T22:13:20.000000000Z  attempts=0  id=0000000000000000  size=2  00",
+        "        32  2023-11-14T22:13:20.000000001Z  attempts=0  id=0000000000000001"
+        rf"  size=60  grüße\n\x00\xff{'x' * 30}...",
+    ]
+
+
+def test_dump_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_segment(tmp_path, 0, records(0, 2) + framed(payload(2)[:26] + b"\xff"))
+
+    assert main(["dump", str(path), "--json", "--bodies"]) == 0
+
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert lines[1] == {
+        "offset": 32,
+        "timestamp": "2023-11-14T22:13:20.000000001Z",
+        "timestamp_ns": 1_700_000_000_000_000_001,
+        "attempts": 0,
+        "id": "0000000000000001",
+        "size": 2,
+        "body": "01",
+    }
+    assert lines[2]["body_base64"] == "/w=="
+
+
+def test_dump_previews_and_limits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_segment(tmp_path, 0, records(0, 5))
+
+    assert main(["dump", str(path), "--json", "--limit", "2"]) == 0
+
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["preview"] for line in lines] == ["00", "01"]
+
+
+def test_dump_of_whole_bodies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_segment(tmp_path, 0, framed(payload(0, 200)))
+
+    assert main(["dump", str(path), "--bodies"]) == 0
+
+    assert capsys.readouterr().out.endswith("  00" + "." * 172 + "\n")
+
+
+def test_dump_of_an_impossible_timestamp(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = struct.pack(">qH16s", 2**63 - 1, 0, b"x" * 16)
+    path = write_segment(tmp_path, 0, framed(data) + framed(b"\x80" + b"\x00" * 25))
+
+    assert main(["dump", str(path)]) == 0
+
+    first, second = capsys.readouterr().out.splitlines()
+    assert "2262-04-11" in first
+    assert "1677-09-21" in second
+
+
+def test_dump_stops_at_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_segment(tmp_path, 0, damaged())
+
+    assert main(["dump", str(path)]) == 1
+
+    captured = capsys.readouterr()
+    assert len(captured.out.splitlines()) == 2
+    assert captured.err == f"diskqueue: {path} at offset 64: invalid record size (-1)\n"
+
+
+def test_salvage_writes_a_good_segment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_segment(tmp_path, 0, damaged())
+    before = snapshot(tmp_path)
+
+    assert main(["salvage", str(path)]) == 1
+
+    output = tmp_path / "t.diskqueue.000000.dat.salvaged"
+    assert output.read_bytes() == records(0, 2) + records(3, 2)
+    assert output.stat().st_mode & 0o777 == 0o600
+    assert capsys.readouterr().out == (
+        "doubtful  32..64  kept, but damage follows it\n"
+        "lost      64..96  32 bytes\n"
+        f"kept 4 records (1 doubtful), 128 bytes, in {output}; lost 32 bytes\n"
+    )
+    assert {name: found for name, found in snapshot(tmp_path).items() if name in before} == before
+    assert numbers(drain(DiskQueue(tmp_path, "t"))) == [0, 1]
+
+
+def test_salvage_of_a_good_segment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_segment(tmp_path, 0, records(0, 2))
+
+    assert main(["salvage", str(path), "--output", str(tmp_path / "out")]) == 0
+
+    assert (tmp_path / "out").read_bytes() == records(0, 2)
+    assert "kept 2 records (none doubtful), 64 bytes" in capsys.readouterr().out
+
+
+def test_salvage_of_garbage_leaves_no_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_segment(tmp_path, 0, b"\xff" * 100)
+
+    assert main(["salvage", str(path)]) == 1
+
+    assert capsys.readouterr().out == "lost      0..100  100 bytes\nnothing kept; lost 100 bytes\n"
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+def test_salvage_of_an_empty_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_segment(tmp_path, 0, b"")
+
+    assert main(["salvage", str(path)]) == 0
+    assert "is empty" in capsys.readouterr().out
+
+
+def test_salvage_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_segment(tmp_path, 0, damaged())
+
+    assert main(["salvage", str(path), "--output", str(path)]) == 2
+
+    assert path.read_bytes() == damaged()
+    assert capsys.readouterr().err == f"diskqueue: {path}: File exists\n"
+
+
+@pytest.mark.parametrize("command", ["check", "dump", "salvage"])
+def test_unreadable_path_is_told_without_a_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    missing = tmp_path / "missing"
+
+    assert main([command, str(missing)]) == 2
+
+    assert capsys.readouterr().err == f"diskqueue: {missing}: No such file or directory\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["fly"], ["check"], ["dump", "x", "--limit", "-1"]])
+def test_wrong_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+
+    assert caught.value.code == 2
+    assert "usage: python -m diskqueue" in capsys.readouterr().err
+
+
+def run_module(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+        env=environment,
+    )
+
+
+def test_module_runs_as_a_program(tmp_path: Path) -> None:
+    path = write_segment(tmp_path, 0, damaged())
+
+    assert run_module("-m", "diskqueue", "check", str(tmp_path)).returncode == 1
+    result = run_module("-m", "diskqueue", "--help")
+
+    assert result.returncode == 0
+    assert all(command in result.stdout for command in ("check", "dump", "salvage"))
+    assert path.read_bytes() == damaged()
+
+
+def test_closed_pipe_is_no_error(tmp_path: Path) -> None:
+    path = write_segment(tmp_path, 0, records(0, 90) * 200)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        [sys.executable, "-m", "diskqueue", "dump", str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(timeout=20) == 0
+
+
+def test_import_needs_no_event_loop_and_no_thread_pool() -> None:
+    """Executors of other programs get this package alone."""
+    program = """
+import sys
+already = set(sys.modules)
+for name in ("asyncio", "uvloop", "concurrent.futures", "multiprocessing", "nsqd", "lookupd"):
+    sys.modules[name] = None
+import diskqueue, diskqueue.__main__, diskqueue.segment, diskqueue.layout, diskqueue.envelope
+added = {name.partition(".")[0] for name in sys.modules.keys() - already if sys.modules[name]}
+print(sorted(added - sys.stdlib_module_names))
+"""
+    result = run_module("-c", program)
+
+    assert (result.returncode, result.stdout, result.stderr) == (
+        0,
+        "['diskqueue']\n",
+        "",
+    )

@@ -1,0 +1,139 @@
+"""Records are found again behind damage, and none is made up."""
+
+import random
+import struct
+from itertools import accumulate
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from diskqueue import envelope
+from diskqueue.salvage import Span, find_spans
+from tests.unit.diskqueue.queue_files import RECORD_BYTES, framed, payload, records
+
+
+def kept(data: bytes) -> list[bytes]:
+    spans = list(find_spans(data))
+    assert [span.start for span in spans] == [0, *[span.end for span in spans]][: len(spans)]
+    assert not spans or spans[-1].end == len(data)
+    return [data[span.start + 4 : span.end] for span in spans if span.is_kept]
+
+
+def lost(data: bytes) -> list[tuple[int, int]]:
+    return [(span.start, span.end) for span in find_spans(data) if not span.is_kept]
+
+
+def test_good_segment_is_kept_whole() -> None:
+    assert list(find_spans(records(0, 3))) == [
+        Span(start, start + RECORD_BYTES, is_kept=True) for start in (0, 32, 64)
+    ]
+    assert list(find_spans(b"")) == []
+
+
+@pytest.mark.parametrize("length", [-1, 0, 25, 2**30])
+@pytest.mark.parametrize("index", [0, 1, 8, 9])
+def test_record_with_an_impossible_length_is_lost_alone(length: int, index: int) -> None:
+    data = bytearray(records(0, 10))
+    struct.pack_into(">i", data, index * RECORD_BYTES, length)
+
+    expected = [payload(number) for number in range(10) if number != index]
+    assert kept(bytes(data)) == expected
+    assert lost(bytes(data)) == [(index * RECORD_BYTES, (index + 1) * RECORD_BYTES)]
+
+
+def test_length_that_swallows_the_next_records_is_seen_through() -> None:
+    """The true next record lies inside and leads on past the false end."""
+    data = bytearray(records(0, 10))
+    struct.pack_into(">i", data, 3 * RECORD_BYTES, 28 + 50)
+
+    assert kept(bytes(data)) == [payload(number) for number in range(10) if number != 3]
+
+
+def test_body_that_contains_records_is_kept_in_one_piece() -> None:
+    outer = payload(0)[:26] + records(50, 3)
+    data = framed(payload(1)) + framed(outer) + framed(payload(2))
+
+    assert kept(data) == [payload(1), outer, payload(2)]
+
+
+def test_body_that_contains_records_before_damage_is_kept_as_doubtful() -> None:
+    outer = payload(0)[:26] + records(50, 3)
+    data = framed(payload(1)) + framed(outer) + b"\xff" * 50 + framed(payload(2))
+
+    assert kept(data) == [payload(1), outer, payload(2)]
+    assert [span.is_doubtful for span in find_spans(data) if span.is_kept] == [False, True, False]
+
+
+def test_torn_tail_is_lost_without_doubt_about_the_record_before() -> None:
+    data = records(0, 3)[:-5]
+
+    assert kept(data) == [payload(0), payload(1)]
+    assert not any(span.is_doubtful for span in find_spans(data))
+
+
+def test_zeros_in_the_middle_are_skipped() -> None:
+    """What a power cut leaves on some file systems."""
+    data = records(0, 5) + b"\x00" * 10_000 + records(5, 5)
+
+    assert kept(data) == [payload(number) for number in range(10)]
+    assert lost(data) == [(160, 10_160)]
+
+
+def test_ids_need_not_be_hex() -> None:
+    def message(number: int) -> bytes:
+        return envelope.encode(1_700_000_000_000_000_000, 0, b"ID-%013d" % number, b"b" * 9)
+
+    data = b"".join(framed(message(number)) for number in range(5))
+    damaged = data + b"\xff" * 33 + data
+
+    assert kept(damaged) == [message(number) for number in range(5)] * 2
+
+
+def test_ids_need_not_be_hex_even_if_the_beginning_is_damaged() -> None:
+    def message(number: int) -> bytes:
+        return envelope.encode(1_700_000_000_000_000_000, 0, b"ID-%013d" % number, b"b" * 9)
+
+    data = b"\xff" * 33 + b"".join(framed(message(number)) for number in range(5))
+
+    assert kept(data) == [message(number) for number in range(5)]
+
+
+def test_timestamps_need_not_be_real() -> None:
+    data = b"".join(framed(b"\x00" * 10 + b"%016x" % number) for number in range(5))
+
+    assert len(kept(data)) == 5
+
+
+def test_garbage_gives_nothing() -> None:
+    assert kept(random.Random(1).randbytes(50_000)) == []
+    assert kept(b"\x00" * 5000) == []
+    assert kept(b"x") == []
+
+
+@settings(max_examples=200)
+@given(st.integers(0, 19), st.binary(min_size=1, max_size=12), st.integers(0, 100), st.data())
+def test_whatever_is_overwritten_the_others_are_kept(
+    index: int, junk: bytes, offset: int, data: st.DataObject
+) -> None:
+    sizes = data.draw(st.lists(st.integers(26, 90), min_size=20, max_size=20))
+    payloads = [payload(number, size) for number, size in enumerate(sizes)]
+    content = bytearray(b"".join(map(framed, payloads)))
+    starts = [0, *accumulate(4 + size for size in sizes)]
+    at = starts[index] + min(offset, 3 + sizes[index])
+    end = min(at + len(junk), len(content))
+    content[at:end] = junk[: end - at]
+    for start, size in zip(starts, sizes, strict=False):
+        # A false length that leads to a true record looks like a body with records in it.
+        (length,) = struct.unpack_from(">i", content, start)
+        assume(length == size or start + 4 + length not in starts)
+
+    found = kept(bytes(content))
+
+    untouched = [
+        body
+        for body, start in zip(payloads, starts, strict=False)
+        if start >= end or start + 4 + len(body) <= at
+    ]
+    assert [body for body in found if body in untouched] == untouched
+    assert len(found) <= len(payloads)
