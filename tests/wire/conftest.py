@@ -1,0 +1,47 @@
+"""Every async test runs on uvloop and on asyncio's own loop, with nsqd in process on port 0."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from tests.support.running_daemon import RunningDaemon, StartNsqd
+from tests.support.v2_client import V2Client
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.SelectorEventLoop}
+
+
+@pytest.fixture
+async def start_nsqd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[StartNsqd]:
+    """Start nsqd with options of the test; what still runs at the end is stopped."""
+    # Reading the authorities of the system takes longer than all else, and no test needs them.
+    monkeypatch.setenv("SSL_CERT_FILE", os.devnull)
+    started: list[RunningDaemon] = []
+
+    async def start(*, data_path: Path | None = None, **options: Any) -> RunningDaemon:
+        nsqd = RunningDaemon(data_path or tmp_path, **options)
+        await nsqd.start()
+        started.append(nsqd)
+        return nsqd
+
+    yield start
+    for nsqd in reversed(started):
+        await nsqd.stop()
+
+
+@pytest.fixture
+async def nsqd(start_nsqd: StartNsqd) -> RunningDaemon:
+    """nsqd with its defaults."""
+    return await start_nsqd()
+
+
+@pytest.fixture
+async def client(nsqd: RunningDaemon) -> V2Client:
+    """A connection that has sent the magic."""
+    return await nsqd.connect()
