@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from nsqd.broker.backend import Backend, DiskBackend, DiskSettings, NullBackend
+from nsqd.broker.backend import DiskBackend, DiskSettings, NullBackend
 from nsqd.broker.channel import Channel, ChannelSettings
 from nsqd.broker.errors import ClosedError
 from nsqd.broker.histogram import Histogram
@@ -21,6 +21,7 @@ from nsqd.protocol.names import is_ephemeral, is_valid_channel_name, is_valid_to
 logger = logging.getLogger(__name__)
 
 HEALTHY = "OK"
+EPHEMERAL_HANDOVER_COUNT = 1024
 SYNC_TIME_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
 
