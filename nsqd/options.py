@@ -430,6 +430,37 @@ class Options:
         minimum=_SHORTEST_S,
     )
 
+    metrics_max_queues: int = flag(
+        "metrics-max-queues",
+        10_000,
+        INT,
+        "topics and channels that /metrics shows one by one; the rest are summed up",
+        minimum=0,
+    )
+
+    drain_timeout_s: float = flag(
+        "drain-timeout",
+        30.0,
+        DURATION,
+        "after POST /drain, longest time for consumers to empty the channels",
+        minimum=0,
+    )
+    http_cors_origins: tuple[str, ...] = flag(
+        "http-cors-origin",
+        (),
+        TEXTS,
+        "origin whose pages may use the HTTP API, or * for all; repeatable",
+        toml_key="http_cors_origins",
+        noun="origin",
+    )
+    http_auth_token_file: str = flag(
+        "http-auth-token-file",
+        "",
+        TEXT,
+        "file with the bearer token that HTTP calls need to publish or change anything",
+        noun="file",
+    )
+
     def __post_init__(self) -> None:
         # nsqd: whoever asks clients for certificates wants TLS from everybody.
         if self.tls_client_auth_policy and self.tls_required is TLSRequired.NO:

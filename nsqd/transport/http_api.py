@@ -23,6 +23,7 @@ from nsqd.transport.http_server import (
     Router,
     Style,
 )
+from nsqd.transport.metrics import OPENMETRICS_FORMAT, TEXT_FORMAT, Metrics
 from nsqd.transport.node import Node
 from nsqd.transport.slices import join_slices
 from nsqd.transport.stats_json import render_json
@@ -73,12 +74,14 @@ class NodeRoutes:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._metrics = Metrics(node)
 
     def add_to(self, router: Router) -> None:
         """Add the routes."""
         router.add("GET", "/ping", self._ping, style=Style.PLAIN)
         router.add("GET", "/info", self._info)
         router.add("GET", "/stats", self._stats)
+        router.add("GET", "/metrics", self._show_metrics, style=Style.PLAIN)
 
     def _ping(self, _request: Request) -> Response:
         broker = self._node.broker
@@ -103,6 +106,12 @@ class NodeRoutes:
                 "topology_region": options.topology_region,
             }
         )
+
+    async def _show_metrics(self, request: Request) -> Response:
+        is_openmetrics = b"application/openmetrics-text" in request.headers.get(b"accept", b"")
+        body = await self._metrics.render(is_openmetrics=is_openmetrics)
+        content_type = OPENMETRICS_FORMAT if is_openmetrics else TEXT_FORMAT
+        return Response(body=body, content_type=content_type)
 
     async def _stats(self, request: Request) -> Response:
         query = StatsQuery.from_request(request)

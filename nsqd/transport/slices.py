@@ -3,15 +3,18 @@
 import asyncio
 import time
 from collections.abc import Iterable
+from typing import TypeVar
 
 # Delivery stands still for a slice at most, plus one part.
 SLICE_S = 0.004
 
+_Part = TypeVar("_Part")
 
-async def gather_slices(parts: Iterable[str]) -> list[str]:
-    """Gather the parts of a document, giving way to the rest of the daemon after each slice."""
+
+async def gather_slices(parts: Iterable[_Part]) -> list[_Part]:
+    """Gather what comes in parts, giving way to the rest of the daemon after each slice."""
     clock = time.perf_counter
-    gathered: list[str] = []
+    gathered: list[_Part] = []
     deadline = clock() + SLICE_S
     for part in parts:
         gathered.append(part)

@@ -81,7 +81,16 @@ REFERENCE = [
     ("enable-experiment", "enable_experiment", []),
 ]
 COMMAND_LINE_ONLY = {"version", "config", "verbose", "worker-id"}
-OUR_OWN = {"max-defer-timeout", "spin-poll", "max-connections", "handshake-timeout"}
+OUR_OWN = {
+    "max-defer-timeout",
+    "spin-poll",
+    "max-connections",
+    "handshake-timeout",
+    "metrics-max-queues",
+    "drain-timeout",
+    "http-cors-origin",
+    "http-auth-token-file",
+}
 
 
 def from_toml(tmp_path: Path, toml: str, *argv: str) -> Options:

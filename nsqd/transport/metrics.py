@@ -1,0 +1,334 @@
+"""GET /metrics: everything Prometheus may want to know, in its text format or in OpenMetrics.
+
+Nothing is counted here: a scrape reads the broker. What there is once per node goes through
+prometheus-client and a collector of ours. What there is per topic and channel is thousands of
+samples, of which that library makes 50 in a millisecond, all in one go (880 ms for 1,000 topics
+with 3 channels each); so those families are rendered here, faster and in slices.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeAlias, TypeVar
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.gc_collector import GCCollector
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+import nsqd
+from nsqd.broker.backend import DiskBackend
+from nsqd.broker.histogram import Histogram
+from nsqd.broker.message_queue import MessageQueue
+from nsqd.broker.stats import ChannelStats, TopicStats, read_topic
+from nsqd.broker.topic import Topic
+from nsqd.transport.node import Node
+from nsqd.transport.slices import gather_slices, join_slices
+
+TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS_FORMAT = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+# Stands for all topics or channels beyond --metrics-max-queues; no name may hold parentheses.
+OTHER = "(other)"
+
+ROWS_PER_PART = 100
+
+_Stats = TypeVar("_Stats", TopicStats, ChannelStats)
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUse:
+    """What a queue has on disk."""
+
+    size_bytes: int
+    segment_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row(Generic[_Stats]):
+    """The figures of one topic or channel, or of several that share one row."""
+
+    labels: str  # as they stand between the braces
+    parts: list[tuple[_Stats, DiskUse]]
+
+
+@dataclass(frozen=True, slots=True)
+class Family(Generic[_Stats]):
+    """A metric with one or more samples per row."""
+
+    name: str  # without the _total of counters
+    kind: str
+    help_text: str
+    # Further labels, each with its comma in front, and what to read.
+    samples: tuple[tuple[str, Callable[[_Stats, DiskUse], int]], ...]
+
+    @property
+    def sample_name(self) -> str:
+        """The name on the lines of the samples."""
+        return f"{self.name}_total" if self.kind == "counter" else self.name
+
+
+_Read: TypeAlias = Callable[[_Stats, DiskUse], int]
+
+
+def _family(name: str, kind: str, help_text: str, read: _Read[_Stats]) -> Family[_Stats]:
+    return Family(name, kind, help_text, (("", read),))
+
+
+def _memory_depth(stats: TopicStats | ChannelStats, _disk: DiskUse) -> int:
+    return stats.depth - stats.backend_depth
+
+
+def _disk_depth(stats: TopicStats | ChannelStats, _disk: DiskUse) -> int:
+    return stats.backend_depth
+
+
+_BY_STORE = ((',store="memory"', _memory_depth), (',store="disk"', _disk_depth))
+
+TOPIC_FAMILIES: tuple[Family[TopicStats], ...] = (
+    Family("nsqd_topic_depth", "gauge", "Messages that no channel has taken yet.", _BY_STORE),
+    _family(
+        *("nsqd_topic_messages", "counter", "Messages published."),
+        lambda topic, _: topic.message_count,
+    ),
+    _family(
+        *("nsqd_topic_message_bytes", "counter", "Bytes of the bodies published."),
+        lambda topic, _: topic.message_bytes,
+    ),
+    _family(
+        *("nsqd_topic_paused", "gauge", "Whether the topic is paused."),
+        lambda topic, _: int(topic.is_paused),
+    ),
+    _family(
+        *("nsqd_topic_disk_bytes", "gauge", "Bytes of the topic's own files."),
+        lambda _, disk: disk.size_bytes,
+    ),
+    _family(
+        *("nsqd_topic_disk_segments", "gauge", "Number of the topic's own files."),
+        lambda _, disk: disk.segment_count,
+    ),
+)
+
+CHANNEL_FAMILIES: tuple[Family[ChannelStats], ...] = (
+    Family("nsqd_channel_depth", "gauge", "Messages that wait for a consumer.", _BY_STORE),
+    _family(
+        *("nsqd_channel_in_flight", "gauge", "Messages delivered and not answered."),
+        lambda channel, _: channel.in_flight_count,
+    ),
+    _family(
+        *("nsqd_channel_deferred", "gauge", "Messages kept back until they are due."),
+        lambda channel, _: channel.deferred_count,
+    ),
+    _family(
+        *("nsqd_channel_messages", "counter", "Messages that have come from the topic."),
+        lambda channel, _: channel.message_count,
+    ),
+    _family(
+        *("nsqd_channel_finished", "counter", "Messages finished by a FIN."),
+        lambda channel, _: channel.finish_count,
+    ),
+    _family(
+        *("nsqd_channel_requeued", "counter", "Messages put back by a REQ."),
+        lambda channel, _: channel.requeue_count,
+    ),
+    _family(
+        *("nsqd_channel_timed_out", "counter", "Messages put back by a timeout."),
+        lambda channel, _: channel.timeout_count,
+    ),
+    _family(
+        *("nsqd_channel_clients", "gauge", "Subscribed clients."),
+        lambda channel, _: len(channel.consumers),
+    ),
+    _family(
+        *("nsqd_channel_paused", "gauge", "Whether the channel is paused."),
+        lambda channel, _: int(channel.is_paused),
+    ),
+    _family(
+        *("nsqd_channel_disk_bytes", "gauge", "Bytes of the channel's files."),
+        lambda _, disk: disk.size_bytes,
+    ),
+    _family(
+        *("nsqd_channel_disk_segments", "gauge", "Number of the channel's files."),
+        lambda _, disk: disk.segment_count,
+    ),
+)
+
+FINISH_TIME_NAME = "nsqd_channel_finish_time_seconds"
+FINISH_TIME_HELP = "Time from delivery to FIN; absent where nothing was finished."
+
+
+class Metrics:
+    """Renders scrapes of one node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        # A registry of its own: the library's default one belongs to the whole process.
+        self._registry = CollectorRegistry()
+        self._registry.register(NodeCollector(node))
+        ProcessCollector(registry=self._registry)
+        PlatformCollector(registry=self._registry)
+        GCCollector(registry=self._registry)
+
+    async def render(self, *, is_openmetrics: bool) -> bytes:
+        """Read everything now and give it in one of the two formats."""
+        node = self._node
+        read = read_rows(list(node.broker.topics.values()), node)
+        pairs = await gather_slices(read)
+        topics, channels = group_rows(pairs, node.options.metrics_max_queues)
+        queues = await join_slices(render_rows(topics, channels, is_openmetrics=is_openmetrics))
+        # Last, because OpenMetrics ends with a line that says so.
+        generate = generate_openmetrics if is_openmetrics else generate_latest
+        return queues + generate(self._registry)
+
+
+TopicReading: TypeAlias = tuple[tuple[TopicStats, DiskUse], list[tuple[ChannelStats, DiskUse]]]
+
+
+def read_rows(topics: Iterable[Topic], node: Node) -> Iterator[TopicReading]:
+    """Read topics with their channels, each topic in one go."""
+    for topic in topics:
+        stats = read_topic(topic, node.broker.now)
+        channels = [
+            (channel, _disk_use(topic.channels[channel.name].queue)) for channel in stats.channels
+        ]
+        yield (stats, _disk_use(topic.queue)), channels
+
+
+def _disk_use(queue: MessageQueue) -> DiskUse:
+    backend = queue.backend
+    if not isinstance(backend, DiskBackend):
+        return DiskUse(0, 0)
+    return DiskUse(backend.queue.disk_bytes, backend.queue.segment_count)
+
+
+def group_rows(
+    readings: Iterable[TopicReading], max_queues: int
+) -> tuple[list[Row[TopicStats]], list[Row[ChannelStats]]]:
+    """Give each topic and channel a row, in the order they come, while there is room for them.
+
+    The older a topic, the safer is its place: a new one never takes the labels of another.
+    """
+    topics: list[Row[TopicStats]] = []
+    channels: list[Row[ChannelStats]] = []
+    other_topics: list[tuple[TopicStats, DiskUse]] = []
+    other_channels: list[tuple[ChannelStats, DiskUse]] = []
+    room = max_queues
+    for topic, its_channels in readings:
+        if 1 + len(its_channels) > room:
+            other_topics.append(topic)
+            other_channels += its_channels
+            continue
+        room -= 1 + len(its_channels)
+        name = topic[0].name
+        topics.append(Row(f'topic="{name}"', [topic]))
+        channels += [
+            Row(f'channel="{channel[0].name}",topic="{name}"', [channel])
+            for channel in its_channels
+        ]
+    if other_topics:
+        topics.append(Row(f'topic="{OTHER}"', other_topics))
+    if other_channels:
+        channels.append(Row(f'channel="{OTHER}",topic="{OTHER}"', other_channels))
+    return topics, channels
+
+
+def render_rows(
+    topics: list[Row[TopicStats]], channels: list[Row[ChannelStats]], *, is_openmetrics: bool
+) -> Iterator[str]:
+    """Give the families of topics and channels, in parts."""
+    for topic_family in TOPIC_FAMILIES:
+        yield from _render_family(topic_family, topics, is_openmetrics=is_openmetrics)
+    for channel_family in CHANNEL_FAMILIES:
+        yield from _render_family(channel_family, channels, is_openmetrics=is_openmetrics)
+    yield _header(FINISH_TIME_NAME, "histogram", FINISH_TIME_HELP)
+    for row in channels:
+        yield _render_finish_times(row)
+
+
+def _header(name: str, kind: str, help_text: str) -> str:
+    return f"# HELP {name} {help_text}\n# TYPE {name} {kind}\n"
+
+
+def _render_family(
+    family: Family[_Stats], rows: list[Row[_Stats]], *, is_openmetrics: bool
+) -> Iterator[str]:
+    name = family.sample_name
+    yield _header(family.name if is_openmetrics else name, family.kind, family.help_text)
+    for start in range(0, len(rows), ROWS_PER_PART):
+        part = rows[start : start + ROWS_PER_PART]
+        for labels, read in family.samples:
+            yield "".join(
+                [
+                    f"{name}{{{row.labels}{labels}}} {sum([read(*item) for item in row.parts])}\n"
+                    for row in part
+                ]
+            )
+
+
+def _render_finish_times(row: Row[ChannelStats]) -> str:
+    histograms = [stats.finish_times for stats, _ in row.parts]
+    counts = [sum(each) for each in zip(*(one.cumulative() for one in histograms), strict=True)]
+    if not counts[-1]:
+        return ""
+    labels = row.labels
+    lines = [
+        f'{FINISH_TIME_NAME}_bucket{{{labels},le="{bound}"}} {count}\n'
+        for bound, count in zip((*histograms[0].bounds, "+Inf"), counts, strict=True)
+    ]
+    total = sum(histogram.total for histogram in histograms)
+    lines.append(f"{FINISH_TIME_NAME}_count{{{labels}}} {counts[-1]}\n")
+    lines.append(f"{FINISH_TIME_NAME}_sum{{{labels}}} {total}\n")
+    return "".join(lines)
+
+
+class NodeCollector(Collector):
+    """What there is once per node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the node."""
+        node = self._node
+        broker = node.broker
+        yield InfoMetricFamily(
+            "nsqd",
+            "What runs here.",
+            value={"version": nsqd.PROTOCOL_VERSION, "build": nsqd.__version__},
+        )
+        yield _gauge("healthy", "Whether the last write to disk went well.", broker.is_healthy)
+        yield _gauge("start_time_seconds", "Start of this process.", node.start_time_s)
+        topics = broker.topics.values()
+        yield _gauge("topics", "Topics.", len(topics))
+        yield _gauge("channels", "Channels.", sum(len(topic.channels) for topic in topics))
+        yield _gauge("connections", "TCP connections.", len(node.connections))
+        yield _gauge(
+            "producers",
+            "TCP connections that have published.",
+            sum(bool(connection.pub_counts) for connection in node.connections),
+        )
+        yield _gauge(
+            "consumers",
+            "TCP connections that have subscribed.",
+            sum(connection.consumer is not None for connection in node.connections),
+        )
+        yield _histogram("fsync_duration_seconds", "Syncs of disk queues.", broker.sync_times)
+
+
+def _gauge(name: str, help_text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"nsqd_{name}", help_text, value=value)
+
+
+def _histogram(name: str, help_text: str, histogram: Histogram) -> HistogramMetricFamily:
+    bounds = [*map(str, histogram.bounds), "+Inf"]
+    buckets = list(zip(bounds, histogram.cumulative(), strict=True))
+    return HistogramMetricFamily(
+        f"nsqd_{name}", help_text, buckets=buckets, sum_value=histogram.total
+    )
