@@ -157,14 +157,12 @@ class Broker:
         return Channel(topic_name, name, queue, self._scheduler, self._settings.channel)
 
     def _make_queue(self, name: str, *, is_kept: bool) -> MessageQueue:
-        backend: Backend
-        if is_kept:
-            backend = DiskBackend(
-                name, self._settings.disk, self._scheduler, self._wrote, self.sync_times
-            )
-        else:
-            backend = NullBackend()
-        return MessageQueue(self._settings.mem_queue_size, backend)
+        settings = self._settings
+        if not is_kept:
+            # What is ephemeral has no disk to go to: without a memory queue it still needs hands.
+            return MessageQueue(settings.mem_queue_size or EPHEMERAL_HANDOVER_COUNT, NullBackend())
+        backend = DiskBackend(name, settings.disk, self._scheduler, self._wrote, self.sync_times)
+        return MessageQueue(settings.mem_queue_size, backend)
 
     def _wrote(self, error: OSError | None) -> None:
         self.health = HEALTHY if error is None else f"NOK - {error}"
