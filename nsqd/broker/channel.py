@@ -165,6 +165,10 @@ class Channel:
         if self.consumers.pop(consumer, self) is self:
             return
         consumer.ready_count = 0
+        if consumer.is_queued:
+            # An idle channel would not come across it for long, and keep the connection alive.
+            self._ready[consumer.locality].remove(consumer)
+            consumer.is_queued = False
         if len(consumer.in_flight):
             self._orphans.add(consumer)
         if not self.consumers and self.on_abandoned is not None:
@@ -379,20 +383,24 @@ class Channel:
             if budget <= 0:
                 self._schedule_pump()
                 return False
-            share = -(-depth // len(ready))
+            ready_count = len(ready)
+            share = -(-depth // ready_count)
             taken = 0
-            for _ in range(min(len(ready), depth)):
+            for _ in range(min(ready_count, depth)):
                 consumer = ready.popleft()
                 consumer.is_queued = False
                 capacity = consumer.capacity
                 if capacity <= 0:
                     continue
-                taken += self._deliver(consumer, min(capacity, share, MAX_MESSAGES_PER_WRITE))
-                if consumer.capacity > 0:
-                    consumer.is_queued = True
-                    ready.append(consumer)
-            if not taken:
+                try:
+                    taken += self._deliver(consumer, min(capacity, share, MAX_MESSAGES_PER_WRITE))
+                finally:
+                    if consumer.capacity > 0:
+                        consumer.is_queued = True
+                        ready.append(consumer)
+            if not taken and len(ready) == ready_count:
                 return bool(self._queue.depth)
+            # Some were served, or were not ready any more: those behind them get their turn.
             budget -= taken
         return True
 
@@ -405,7 +413,12 @@ class Channel:
         bodies: list[bytes] = []
         now = self._scheduler.time()
         while taken < count and budget > 0:
-            piece = self._queue.take(count - taken, budget)
+            try:
+                piece = self._queue.take(count - taken, budget)
+            except OSError:
+                if not ids:
+                    raise
+                break  # what has been taken is sent first; the next read may fail again
             if piece is None:
                 break
             taken += piece[2] - piece[1]

@@ -1,0 +1,523 @@
+"""Who is given which messages: RDY, fair shares, holds, pauses, localities, sampling."""
+
+import random
+
+import pytest
+
+from nsqd.broker.channel import (
+    HOLD_MAX_COUNT,
+    HOLD_S,
+    MAX_BYTES_PER_WRITE,
+    MAX_MESSAGES_PER_TURN,
+    MAX_MESSAGES_PER_WRITE,
+)
+from nsqd.broker.consumer import Consumer, Locality
+from nsqd.broker.errors import ClosedError, ConsumerLimitError
+from tests.support.channel_rig import ChannelRig
+from tests.support.recording_sink import RecordingSink
+
+
+def numbers(count: int, *, start: int = 0) -> list[bytes]:
+    return [b"%05d" % number for number in range(start, start + count)]
+
+
+def test_nothing_is_delivered_before_rdy() -> None:
+    # W-70
+    rig = ChannelRig()
+    client = rig.client()
+
+    rig.put(b"a")
+
+    assert client.bodies == []
+    assert rig.channel.depth == 1
+
+
+def test_messages_come_in_order_with_id_timestamp_and_attempts() -> None:
+    # W-6, W-83
+    rig = ChannelRig()
+    client = rig.client(ready=10)
+    published_ns = rig.scheduler.wall_ns
+
+    ids = rig.put(b"a", b"b") + rig.put(b"c")
+
+    deliveries = client.take()
+    assert [delivery.body for delivery in deliveries] == [b"a", b"b", b"c"]
+    assert [delivery.message_id for delivery in deliveries] == ids
+    assert {delivery.timestamp_ns for delivery in deliveries} == {published_ns}
+    assert {delivery.attempts for delivery in deliveries} == {1}
+
+
+def test_rdy_is_a_level_and_is_not_used_up() -> None:
+    # W-81
+    rig = ChannelRig()
+    client = rig.client(ready=3)
+    ids = rig.put(*numbers(10))
+    assert client.bodies == numbers(3)
+
+    client.finish(ids[1])
+    rig.advance(HOLD_S)
+    assert client.bodies == numbers(4)
+
+    client.finish(ids[0], ids[2])
+    rig.advance(HOLD_S)
+    assert client.bodies == numbers(6)
+    assert client.in_flight_count == 3
+    assert client.consumer.ready_count == 3
+
+
+def test_lowering_rdy_recalls_nothing_and_stops_until_in_flight_is_below() -> None:
+    # W-82, W-77
+    rig = ChannelRig()
+    client = rig.client(ready=5)
+    ids = rig.put(*numbers(10))
+    client.ready(2)
+    rig.settle()
+    assert client.in_flight_count == 5
+
+    client.finish(*ids[:3])
+    rig.advance(HOLD_S)
+    assert len(client.bodies) == 5
+
+    client.finish(ids[3])
+    rig.advance(HOLD_S)
+    assert len(client.bodies) == 6
+
+    client.ready(0)
+    client.finish(*ids[4:6])
+    rig.advance(1)
+    assert len(client.bodies) == 6
+    assert client.in_flight_count == 0
+
+
+def test_raising_rdy_delivers_at_once() -> None:
+    rig = ChannelRig()
+    client = rig.client(ready=1)
+    rig.put(*numbers(10))
+
+    client.ready(4)
+    rig.settle()
+
+    assert client.bodies == numbers(4)
+
+
+def test_consumers_share_the_messages_fairly() -> None:
+    # W-107
+    rig = ChannelRig()
+    clients = [rig.client(ready=100) for _ in range(4)]
+
+    rig.put(*numbers(40))
+
+    assert [len(client.bodies) for client in clients] == [10] * 4
+    assert sorted(body for client in clients for body in client.bodies) == numbers(40)
+
+
+def test_what_one_consumer_has_no_room_for_goes_to_the_others() -> None:
+    rig = ChannelRig()
+    small = rig.client(ready=2)
+    large = rig.client(ready=100)
+
+    rig.put(*numbers(40))
+
+    assert len(small.bodies) == 2
+    assert len(large.bodies) == 38
+    assert rig.channel.depth == 0
+
+
+def test_single_messages_go_round() -> None:
+    rig = ChannelRig()
+    clients = [rig.client(ready=100) for _ in range(3)]
+
+    for body in numbers(9):
+        rig.put(body)
+
+    assert [len(client.bodies) for client in clients] == [3] * 3
+
+
+def test_no_consumer_exceeds_its_rdy_and_the_rest_waits() -> None:
+    rig = ChannelRig()
+    clients = [rig.client(ready=count) for count in (1, 2, 3)]
+
+    rig.put(*numbers(10))
+
+    assert [len(client.bodies) for client in clients] == [1, 2, 3]
+    assert rig.channel.depth == 4
+
+
+def test_a_consumer_that_is_not_writable_gets_nothing_and_others_get_its_share() -> None:
+    rig = ChannelRig()
+    stalled = rig.client(ready=10)
+    other = rig.client(ready=10)
+    stalled.stall()
+
+    rig.put(*numbers(6))
+
+    assert stalled.bodies == []
+    assert other.bodies == numbers(6)
+
+    stalled.drain()
+    rig.put(*numbers(4, start=6))
+    assert len(stalled.bodies) > 0
+
+
+@pytest.mark.parametrize("reason", ["not writable", "not ready", "gone"])
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_one_message_finds_the_one_consumer_that_can_take_it(reason: str, count: int) -> None:
+    # Those before it in the queue of ready consumers were ready once and are not any more.
+    rig = ChannelRig()
+    others = [rig.client(ready=1) for _ in range(count)]
+    last = rig.client(ready=1)
+    for other in others:
+        match reason:
+            case "not writable":
+                other.stall()
+            case "not ready":
+                other.ready(0)
+            case _:
+                other.leave()
+
+    rig.put(b"a")
+
+    assert last.bodies == [b"a"]
+
+
+def test_a_consumer_that_stalls_in_the_middle_of_a_turn_gets_no_more() -> None:
+    rig = ChannelRig()
+    client = rig.client(ready=2500)
+    client.sink.on_deliver = client.stall
+
+    rig.put(*numbers(2000))
+
+    assert len(client.bodies) <= MAX_MESSAGES_PER_WRITE
+    waiting = rig.channel.depth
+    assert waiting == 2000 - len(client.bodies)
+
+    client.sink.on_deliver = None
+    client.drain()
+    rig.settle()
+    assert client.bodies == numbers(2000)
+
+
+def test_one_write_is_bounded_in_messages() -> None:
+    rig = ChannelRig()
+    client = rig.client(ready=2500)
+
+    rig.put(*numbers(2500))
+
+    assert client.bodies == numbers(2500)
+    assert max(map(len, client.sink.writes)) <= MAX_MESSAGES_PER_WRITE
+
+
+def test_one_write_is_bounded_in_bytes() -> None:
+    rig = ChannelRig()
+    client = rig.client(ready=100)
+    bodies = [bytes([number]) * 100_000 for number in range(20)]
+
+    rig.put(*bodies)
+
+    assert client.bodies == bodies
+    for write in client.sink.writes:
+        assert sum(len(delivery.body) for delivery in write) < MAX_BYTES_PER_WRITE + 100_000
+
+
+def test_one_turn_is_bounded_and_the_rest_follows_in_the_next() -> None:
+    rig = ChannelRig(mem_queue_size=100_000)
+    count = 3 * MAX_MESSAGES_PER_TURN
+    client = rig.client(ready=count)
+    for start in range(0, count, 4096):
+        rig.channel.put(rig.batch(*numbers(4096, start=start)))
+
+    rig.scheduler.turn()
+    assert 0 < len(client.bodies) < MAX_MESSAGES_PER_TURN + MAX_MESSAGES_PER_WRITE
+    assert not rig.scheduler.is_idle
+    rig.settle()
+
+    assert client.bodies == numbers(count)
+
+
+def test_puts_of_one_turn_are_delivered_in_one_write() -> None:
+    rig = ChannelRig()
+    client = rig.client(ready=100)
+
+    for body in numbers(10):
+        rig.channel.put(rig.batch(body))
+    rig.settle()
+
+    assert client.bodies == numbers(10)
+    assert len(client.sink.writes) == 1
+
+
+def test_a_full_consumer_is_held_until_a_quarter_is_free() -> None:
+    rig = ChannelRig()
+    client = rig.client(ready=100)
+    ids = rig.put(*numbers(200))
+    assert len(client.bodies) == 100
+
+    client.finish(*ids[:24])
+    rig.settle()
+    assert len(client.bodies) == 100
+
+    client.finish(ids[24])
+    rig.settle()
+    assert len(client.bodies) == 125
+
+
+def test_a_hold_lasts_a_millisecond_at_most() -> None:
+    rig = ChannelRig()
+    client = rig.client(ready=100)
+    ids = rig.put(*numbers(200))
+
+    client.finish(ids[0])
+    rig.advance(HOLD_S * 0.9)
+    assert len(client.bodies) == 100
+    client.finish(ids[1])
+    rig.advance(HOLD_S * 0.1)
+
+    assert len(client.bodies) == 102
+    assert HOLD_S == 0.001
+
+
+def test_a_consumer_held_later_is_not_held_longer() -> None:
+    rig = ChannelRig()
+    clients = [rig.client(ready=100) for _ in range(2)]
+    rig.put(*numbers(300))
+
+    clients[0].finish(clients[0].sink.ids[0])
+    rig.advance(HOLD_S * 0.5)
+    clients[1].finish(clients[1].sink.ids[0])
+    rig.advance(HOLD_S)
+
+    assert [len(client.bodies) for client in clients] == [101, 101]
+
+
+@pytest.mark.parametrize("ready", [1, 2, 4, 7])
+def test_a_consumer_with_a_small_rdy_is_never_held(ready: int) -> None:
+    # W-115
+    rig = ChannelRig()
+    client = rig.client(ready=ready)
+    ids = rig.put(*numbers(20))
+
+    client.finish(ids[0])
+    rig.settle()
+
+    assert len(client.bodies) == ready + 1
+
+
+def test_a_consumer_with_nothing_in_flight_is_never_held() -> None:
+    rig = ChannelRig()
+    client = rig.client(ready=2500)
+    ids = rig.put(*numbers(2500))
+    client.finish(*ids)
+
+    rig.put(b"next")
+
+    assert client.bodies[-1] == b"next"
+
+
+def test_the_free_share_that_ends_a_hold_is_bounded() -> None:
+    rig = ChannelRig()
+    client = rig.client(ready=2500)
+    ids = rig.put(*numbers(2600))
+
+    client.finish(*ids[:HOLD_MAX_COUNT])
+    rig.settle()
+
+    assert len(client.bodies) == 2600
+
+
+def test_a_consumer_that_was_not_full_is_not_held() -> None:
+    rig = ChannelRig()
+    client = rig.client(ready=100)
+    ids = rig.put(*numbers(99))
+    client.finish(ids[0])
+
+    rig.put(b"x", b"y")
+    rig.settle()
+
+    assert len(client.bodies) == 101
+
+
+def test_rdy_ends_a_hold() -> None:
+    rig = ChannelRig()
+    client = rig.client(ready=100)
+    ids = rig.put(*numbers(200))
+    client.finish(ids[0])
+
+    client.ready(100)
+    rig.settle()
+
+    assert len(client.bodies) == 101
+
+
+def test_a_consumer_that_leaves_while_it_is_held_gets_nothing() -> None:
+    rig = ChannelRig()
+    client = rig.client(ready=100)
+    ids = rig.put(*numbers(200))
+    client.finish(ids[0])
+
+    client.leave()
+    rig.advance(1)
+
+    assert len(client.bodies) == 100
+    assert rig.channel.depth == 100
+
+
+def test_a_paused_channel_delivers_nothing_and_takes_everything() -> None:
+    # Q-7
+    rig = ChannelRig()
+    client = rig.client(ready=10)
+    ids = rig.put(b"a")
+    rig.channel.pause()
+    rig.channel.pause()
+
+    rig.put(b"b")
+    assert client.finish(*ids) == []
+    client.ready(20)
+    rig.advance(1)
+    assert client.bodies == [b"a"]
+    assert rig.channel.depth == 1
+
+    rig.channel.unpause()
+    rig.settle()
+    assert client.bodies == [b"a", b"b"]
+
+
+def test_timeouts_go_on_while_paused() -> None:
+    # queues.md 6
+    rig = ChannelRig()
+    rig.client(ready=10)
+    rig.put(b"a")
+    rig.channel.pause()
+
+    rig.advance(60)
+
+    assert rig.channel.timeout_count == 1
+    assert rig.channel.depth == 1
+
+
+def test_near_consumers_get_everything_as_long_as_they_can_take_it() -> None:
+    # W-136
+    rig = ChannelRig()
+    everywhere = rig.client(ready=10, locality=Locality.GLOBAL)
+    region = rig.client(ready=4, locality=Locality.REGION)
+    zone = rig.client(ready=3, locality=Locality.ZONE)
+
+    rig.put(*numbers(3))
+    assert zone.bodies == numbers(3)
+    assert region.bodies == everywhere.bodies == []
+
+    rig.put(*numbers(6, start=3))
+    assert len(region.bodies) == 4
+    assert len(everywhere.bodies) == 2
+
+    zone.finish(*zone.sink.ids)
+    rig.put(b"more")
+    assert zone.bodies[-1] == b"more"
+    assert rig.channel.locality_counts == [4, 4, 2]
+
+
+def test_two_near_consumers_share_before_far_ones_get_any() -> None:
+    # W-136
+    rig = ChannelRig()
+    far = rig.client(ready=100)
+    near = [rig.client(ready=100, locality=Locality.ZONE) for _ in range(2)]
+
+    rig.put(*numbers(50))
+
+    assert [len(client.bodies) for client in near] == [25, 25]
+    assert far.bodies == []
+
+
+def test_sampling_drops_the_rest_for_the_whole_channel(monkeypatch: pytest.MonkeyPatch) -> None:
+    # W-105: what is drawn is dropped if it is greater than the rate
+    draws = iter([0, 10, 11, 99, 5, 50])
+    monkeypatch.setattr(random, "randrange", lambda stop: next(draws))
+    rig = ChannelRig()
+    client = rig.client(ready=10, sample_rate=10)
+
+    rig.put(*numbers(6))
+
+    assert client.bodies == [b"00000", b"00001", b"00004"]
+    assert client.in_flight_count == client.consumer.message_count == 3
+    assert rig.channel.depth == 0
+    assert rig.channel.message_count == 6
+
+
+def test_a_consumer_that_samples_everything_away_takes_everything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(random, "randrange", lambda stop: 99)
+    rig = ChannelRig()
+    client = rig.client(ready=1, sample_rate=1)
+
+    rig.put(*numbers(100))
+
+    assert client.bodies == []
+    assert rig.channel.depth == 0
+    assert rig.channel.in_flight_count == 0
+
+
+def test_the_highest_sample_rate_delivers_everything() -> None:
+    # W-105
+    rig = ChannelRig()
+    client = rig.client(ready=1000, sample_rate=99)
+
+    rig.put(*numbers(1000))
+
+    assert client.bodies == numbers(1000)
+
+
+def test_sampled_messages_can_be_requeued_and_finished() -> None:
+    rig = ChannelRig()
+    client = rig.client(ready=10, sample_rate=99)
+    ids = rig.put(b"a")
+
+    client.requeue(ids[0])
+    rig.settle()
+
+    assert [delivery.attempts for delivery in client.take()] == [1, 2]
+    assert client.finish(*ids) == []
+
+
+def test_the_number_of_consumers_is_limited() -> None:
+    # W-75, Q-37
+    rig = ChannelRig(max_consumers=2)
+    first = rig.client()
+    rig.client()
+
+    with pytest.raises(ConsumerLimitError, match=r"^consumers for t:c exceeds limit of 2$"):
+        rig.client()
+
+    first.leave()
+    rig.client()
+
+
+def test_a_closed_channel_lets_nobody_in() -> None:
+    rig = ChannelRig()
+    rig.channel.delete()
+
+    with pytest.raises(ClosedError, match=r"^exiting$"):
+        rig.channel.subscribe(Consumer(RecordingSink(), msg_timeout_s=1))
+
+
+def test_idle_consumers_cost_nothing_when_messages_come() -> None:
+    # The queue of ready consumers is what makes it so: nobody else is asked.
+    rig = ChannelRig()
+    idle = [rig.client() for _ in range(1000)]
+    busy = rig.client(ready=1)
+    asked = 0
+
+    class Counting(Consumer):
+        __slots__ = ()
+
+        @property
+        def capacity(self) -> int:
+            nonlocal asked
+            asked += 1
+            return 0
+
+    for client in idle:
+        client.consumer.__class__ = Counting
+    rig.put(b"a")
+
+    assert busy.bodies == [b"a"]
+    assert asked == 0
