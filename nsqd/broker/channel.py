@@ -25,7 +25,7 @@ from itertools import chain, repeat
 from operator import itemgetter
 from typing import cast
 
-from nsqd.broker.batch import Message, StoredBatch
+from nsqd.broker.batch import Batch, Message, StoredBatch
 from nsqd.broker.consumer import Consumer, Locality
 from nsqd.broker.deferred import Deferred
 from nsqd.broker.errors import ClosedError, ConsumerLimitError, NotInFlightError
@@ -462,8 +462,8 @@ class Channel:
             repeat(None) if ordinals is None else ordinals[start:stop],
             strict=False,
         )
-        if ordinals is None:
-            consumer.in_flight.add(ids, entries, deadline)
+        if isinstance(batch, Batch):
+            consumer.in_flight.add(ids, entries, deadline)  # these ids are our own, and fresh
         else:
             consumer.in_flight.add_any(ids, entries, deadline)
 
