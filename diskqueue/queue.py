@@ -244,6 +244,17 @@ class DiskQueue:
                 self._correct_depth_at_tail()
             return Batch(first, data, starts, ends)
 
+    def peek(self, max_records: int, max_bytes: int) -> list[bytes]:
+        """The payloads that `read` would give next, which stay unread; `Reader.peek` says more.
+
+        Raises:
+            OSError: the disk cannot be read.
+            QueueClosedError: the queue is closed.
+        """
+        if not self._is_open:
+            raise QueueClosedError
+        return self._reader.peek(max_records, max_bytes)
+
     def advance(self, lengths: Sequence[int]) -> int:
         """Counts the next unread records as read, for a caller who has them in memory.
 

@@ -69,6 +69,32 @@ class Reader:
             self._buffer = b""
         return buffer, starts, ends
 
+    def peek(self, max_records: int, max_bytes: int) -> list[bytes]:
+        """The next payloads, of this segment and those behind it, without moving.
+
+        At most max_bytes with their prefixes, but for a single larger one; none behind damage.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
+        scout = Reader(self._directory, self._name, self.segment, self.position, self._limits)
+        payloads: list[bytes] = []
+        try:
+            while len(payloads) < max_records and max_bytes > 0:
+                if scout.position >= scout.segment.end:
+                    if scout.segment.next is None:
+                        break
+                    scout.enter(scout.segment.next)
+                    continue
+                data, starts, ends = scout.read(max_records - len(payloads), max_bytes)
+                payloads += [data[start:end] for start, end in zip(starts, ends, strict=True)]
+                max_bytes -= ends[-1] - starts[0] + PREFIX_BYTES
+        except (CorruptSegmentError, FileNotFoundError):
+            pass  # whoever reads for good comes here too, and deals with it
+        finally:
+            scout.close()
+        return payloads
+
     def enter(self, segment: SegmentState) -> None:
         """Goes to the beginning of another segment."""
         self.close()
