@@ -94,6 +94,7 @@ class DiskBackend:
         self._sync_started = 0.0
         self._timer: Timer | None = None
         self._job: SyncJob | None = None
+        self._has_sync_failed = False  # then the next one waits for the timer
         self._is_closed = False
 
     @property
@@ -160,7 +161,7 @@ class DiskBackend:
     def _changed(self) -> None:
         if self._job is not None:
             return  # looked at again when it is done
-        if self._queue.unsynced_count >= self._sync_every:
+        if self._queue.unsynced_count >= self._sync_every and not self._has_sync_failed:
             self._sync()
         elif self._timer is None:
             when = self._scheduler.time() + self._sync_timeout_s
@@ -171,7 +172,11 @@ class DiskBackend:
             self._timer.cancel()
             self._timer = None
         if self._job is None and not self._is_closed:
-            self._job = self._queue.prepare_sync()
+            try:
+                self._job = self._queue.prepare_sync()
+            except OSError as error:
+                self._sync_failed(error)
+                return
             if self._job is not None:
                 self._sync_started = time.perf_counter()
                 self._scheduler.run_in_thread(self._job.run, self._synced)
@@ -185,10 +190,20 @@ class DiskBackend:
             return  # close() has waited for the job and synced again
         self._queue.complete_sync(job, error)
         if error is not None:
-            logger.error("DISKQUEUE(%s): failed to sync - %s", self._name, error)
-            self._on_write(error)
+            self._sync_failed(error)
+            return
+        if self._has_sync_failed:
+            self._has_sync_failed = False
+            self._on_write(None)
         if self._queue.unsynced_count:
             self._changed()
+
+    def _sync_failed(self, error: OSError) -> None:
+        """Tell, and try again after the timeout: at once would only fail again, and again."""
+        logger.error("DISKQUEUE(%s): failed to sync - %s", self._name, error)
+        self._has_sync_failed = True
+        self._on_write(error)
+        self._changed()
 
 
 class NullBackend:
