@@ -15,6 +15,7 @@ Where a message can be, and who owns it: `_queue` (waiting, in memory or on disk
 until its deadlines have passed). Nothing else holds messages, and each is in exactly one of them.
 """
 
+import heapq
 import logging
 import random
 from collections import Counter, deque
@@ -50,6 +51,10 @@ NOT_IN_FLIGHT = "ID not in flight"
 NOT_OWNER = "client does not own message"
 
 _delivery_time = itemgetter(1)
+
+
+def _deadline(item: tuple[bytes, Entry]) -> float:
+    return item[1][0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +132,15 @@ class Channel:
     def deferred_count(self) -> int:
         """How many messages are kept back."""
         return len(self._deferred)
+
+    def iter_in_flight(self) -> Iterator[tuple[bytes, Entry]]:
+        """Give the ids and entries of what is in flight, about in the order of the deadlines."""
+        each = (consumer.in_flight.entries.items() for consumer in self._everyone())
+        return heapq.merge(*each, key=_deadline)
+
+    def iter_deferred(self) -> Iterator[tuple[float, Message]]:
+        """Give what is kept back with its due time, earliest first."""
+        return iter(self._deferred)
 
     def put(self, batch: AnyBatch) -> None:
         """Take a batch from the topic.

@@ -1,7 +1,7 @@
 """Deferred: the messages of one channel that are kept back until their time has come."""
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 
 from nsqd.broker.batch import Message
@@ -31,6 +31,16 @@ class Deferred:
         for message in messages:
             heapq.heappush(self._heap, (due, next(self._order), message))
         self._arm()
+
+    def __iter__(self) -> Iterator[tuple[float, Message]]:
+        """Give the messages and their due times, earliest first, and leave them here."""
+        # A walk down the heap: looking at a few of a million costs as little as of a few.
+        next_up = [(*self._heap[0][:2], 0)] if self._heap else []
+        while next_up:
+            due, _, index = heapq.heappop(next_up)
+            yield due, self._heap[index][2]
+            for child in range(2 * index + 1, min(2 * index + 3, len(self._heap))):
+                heapq.heappush(next_up, (*self._heap[child][:2], child))
 
     def clear(self) -> list[Message]:
         """Forget everything and return it, earliest first."""

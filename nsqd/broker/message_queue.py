@@ -12,7 +12,7 @@ that are in memory only.
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import TypeAlias
 
@@ -127,6 +127,13 @@ class MessageQueue:
             if not self._kept_count:
                 self._kept_bytes = 0
         return piece
+
+    def iter_loaded(self) -> Iterator[tuple[Message, bool]]:
+        """Give what is in memory from the front, and whether it is on disk too; take nothing."""
+        for batch, start, stop, ordinals in self._pieces:
+            for index in range(start, stop):
+                [message] = batch.messages(index, index + 1)
+                yield message, ordinals is not None
 
     def untake(self, piece: Piece) -> None:
         """Put back at the front what has been taken and could not be used."""

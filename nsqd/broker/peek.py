@@ -1,0 +1,99 @@
+"""Peeking: what a topic or channel holds, without taking, attempting or reordering anything.
+
+Messages come in the order in which they would be delivered: what waits, in memory and then on disk;
+then what is in flight, by deadline; then what is deferred, by due time.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from nsqd.broker.backend import DiskBackend
+from nsqd.broker.batch import Message, StoredBatch
+from nsqd.broker.channel import Channel
+from nsqd.broker.message_queue import MessageQueue
+from nsqd.broker.topic import Topic
+
+# A peek ends before the body that makes it larger than this, unless that is the first.
+MAX_BYTES = 4 * 1024 * 1024
+
+
+class Place(Enum):
+    """Where a message is."""
+
+    MEMORY = "memory"
+    DISK = "disk"
+    IN_FLIGHT = "in_flight"
+    DEFERRED = "deferred"
+
+
+@dataclass(frozen=True, slots=True)
+class PeekedMessage:
+    """A message, and where it is."""
+
+    message_id: bytes
+    timestamp_ns: int
+    attempts: int  # deliveries so far, the one in flight included
+    body: bytes
+    place: Place
+    # When it times out or is due, in seconds of the broker's clock; None if it just waits.
+    deadline: float | None = None
+
+
+def peek_topic(topic: Topic, count: int, places: Iterable[Place]) -> list[PeekedMessage]:
+    """Return what no channel has taken yet.
+
+    Raises:
+        OSError: the disk cannot be read.
+    """
+    return _limit(_peek_queue(topic.queue, count, set(places)), count)
+
+
+def peek_channel(channel: Channel, count: int, places: Iterable[Place]) -> list[PeekedMessage]:
+    """Return what the channel holds.
+
+    Raises:
+        OSError: the disk cannot be read.
+    """
+    return _limit(_peek_channel(channel, count, set(places)), count)
+
+
+def _peek_channel(channel: Channel, count: int, places: set[Place]) -> Iterator[PeekedMessage]:
+    yield from _peek_queue(channel.queue, count, places)
+    if Place.IN_FLIGHT in places:
+        for message_id, entry in channel.iter_in_flight():
+            deadline, _, timestamp_ns, attempts, body, _ = entry
+            yield PeekedMessage(message_id, timestamp_ns, attempts, body, Place.IN_FLIGHT, deadline)
+    if Place.DEFERRED in places:
+        for due, message in channel.iter_deferred():
+            yield _peeked(message, Place.DEFERRED, due)
+
+
+def _peek_queue(queue: MessageQueue, count: int, places: set[Place]) -> Iterator[PeekedMessage]:
+    for message, is_on_disk in queue.iter_loaded():
+        place = Place.DISK if is_on_disk else Place.MEMORY
+        if place in places:
+            yield _peeked(message, place)
+    backend = queue.backend
+    if Place.DISK in places and isinstance(backend, DiskBackend):
+        for record in backend.queue.peek(count, MAX_BYTES):
+            [message] = StoredBatch.from_records(record, [0], [len(record)], 0).messages(0, 1)
+            yield _peeked(message, Place.DISK)
+
+
+def _peeked(message: Message, place: Place, deadline: float | None = None) -> PeekedMessage:
+    message_id, timestamp_ns, attempts, body, _ = message
+    return PeekedMessage(message_id, timestamp_ns, attempts, body, place, deadline)
+
+
+def _limit(messages: Iterator[PeekedMessage], count: int) -> list[PeekedMessage]:
+    found: list[PeekedMessage] = []
+    size_bytes = 0
+    for message in messages:
+        size_bytes += len(message.body)
+        if found and size_bytes > MAX_BYTES:
+            break
+        found.append(message)
+        if len(found) >= count:
+            break
+    return found
