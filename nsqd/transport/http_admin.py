@@ -11,10 +11,14 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
-from nsqd.broker.channel import Channel
 from nsqd.broker.errors import ClosedError
-from nsqd.broker.topic import Topic
-from nsqd.protocol.names import is_valid_channel_name, is_valid_topic_name
+from nsqd.transport.http_arguments import (
+    get_argument,
+    get_channel,
+    get_names,
+    get_topic,
+    get_valid_topic_name,
+)
 from nsqd.transport.http_server import EMPTY, HttpError, Request, Response, Router
 from nsqd.transport.node import Node
 
@@ -58,7 +62,7 @@ class AdminRoutes:
                     router.add(method, f"/{verb}_{noun}", handler)
 
     def _create_topic(self, request: Request) -> Response:
-        name = _get_valid_topic_name(request)
+        name = get_valid_topic_name(request)
         try:
             self._broker.ensure_topic(name)
         except ClosedError as error:
@@ -66,7 +70,7 @@ class AdminRoutes:
         return EMPTY
 
     def _delete_topic(self, request: Request) -> _Reply:
-        topic = self._get_topic(_get_argument(request, "topic"))
+        topic = get_topic(self._broker, get_argument(request, "topic"))
         try:
             self._broker.delete_topic(topic.name)
         except OSError as error:
@@ -74,7 +78,7 @@ class AdminRoutes:
         return self._persisted()
 
     def _empty_topic(self, request: Request) -> Response:
-        topic = self._get_topic(_get_valid_topic_name(request))
+        topic = get_topic(self._broker, get_valid_topic_name(request))
         try:
             topic.empty()
         except OSError as error:
@@ -82,16 +86,16 @@ class AdminRoutes:
         return EMPTY
 
     def _pause_topic(self, request: Request) -> _Reply:
-        self._get_topic(_get_argument(request, "topic")).pause()
+        get_topic(self._broker, get_argument(request, "topic")).pause()
         return self._persisted()
 
     def _unpause_topic(self, request: Request) -> _Reply:
-        self._get_topic(_get_argument(request, "topic")).unpause()
+        get_topic(self._broker, get_argument(request, "topic")).unpause()
         return self._persisted()
 
     def _create_channel(self, request: Request) -> Response:
-        topic_name, channel_name = _get_names(request)
-        topic = self._get_topic(topic_name)
+        topic_name, channel_name = get_names(request)
+        topic = get_topic(self._broker, topic_name)
         try:
             topic.ensure_channel(channel_name)
         except ClosedError as error:
@@ -99,7 +103,7 @@ class AdminRoutes:
         return EMPTY
 
     def _delete_channel(self, request: Request) -> _Reply:
-        topic, channel = self._get_channel(request)
+        topic, channel = get_channel(self._broker, *get_names(request))
         try:
             topic.delete_channel(channel.name)
         except OSError as error:
@@ -107,7 +111,7 @@ class AdminRoutes:
         return self._persisted()
 
     def _empty_channel(self, request: Request) -> Response:
-        topic, channel = self._get_channel(request)
+        topic, channel = get_channel(self._broker, *get_names(request))
         try:
             channel.empty()
         except OSError as error:
@@ -115,11 +119,11 @@ class AdminRoutes:
         return EMPTY
 
     def _pause_channel(self, request: Request) -> _Reply:
-        self._get_channel(request)[1].pause()
+        get_channel(self._broker, *get_names(request))[1].pause()
         return self._persisted()
 
     def _unpause_channel(self, request: Request) -> _Reply:
-        self._get_channel(request)[1].unpause()
+        get_channel(self._broker, *get_names(request))[1].unpause()
         return self._persisted()
 
     async def _persisted(self) -> Response:
@@ -129,45 +133,6 @@ class AdminRoutes:
         except TimeoutError:
             logger.warning("HTTP: answered before the change is in nsqd.dat")
         return EMPTY
-
-    def _get_topic(self, name: str) -> Topic:
-        topic = self._broker.find_topic(name)
-        if topic is None:
-            raise HttpError(404, "TOPIC_NOT_FOUND")
-        return topic
-
-    def _get_channel(self, request: Request) -> tuple[Topic, Channel]:
-        topic_name, channel_name = _get_names(request)
-        topic = self._get_topic(topic_name)
-        channel = topic.channels.get(channel_name)
-        if channel is None:
-            raise HttpError(404, "CHANNEL_NOT_FOUND")
-        return topic, channel
-
-
-def _get_argument(request: Request, name: str) -> str:
-    value = request.find(name)
-    if value is None:
-        raise HttpError(400, f"MISSING_ARG_{name.upper()}")
-    return value
-
-
-def _get_valid_topic_name(request: Request) -> str:
-    name = _get_argument(request, "topic")
-    if not is_valid_topic_name(name):
-        raise HttpError(400, "INVALID_TOPIC")
-    return name
-
-
-def _get_names(request: Request) -> tuple[str, str]:
-    """Return topic and channel, whose errors nsqd spells otherwise than that of a lone topic."""
-    topic_name = _get_argument(request, "topic")
-    if not is_valid_topic_name(topic_name):
-        raise HttpError(400, "INVALID_ARG_TOPIC")
-    channel_name = _get_argument(request, "channel")
-    if not is_valid_channel_name(channel_name):
-        raise HttpError(400, "INVALID_ARG_CHANNEL")
-    return topic_name, channel_name
 
 
 def _disk_error(verb: str, name: str, error: OSError) -> HttpError:

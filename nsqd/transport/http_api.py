@@ -12,6 +12,7 @@ from nsqd.flags import duration_ns, format_duration
 from nsqd.options import TLSRequired
 from nsqd.transport.http_admin import AdminRoutes
 from nsqd.transport.http_config import ConfigRoutes
+from nsqd.transport.http_peek import PeekRoutes
 from nsqd.transport.http_publish import PublishRoutes
 from nsqd.transport.http_server import (
     JSON_CONTENT_TYPE,
@@ -45,6 +46,7 @@ def make_router(node: Node) -> Router:
     ).add_to(router)
     AdminRoutes(node).add_to(router)
     ConfigRoutes(node).add_to(router)
+    PeekRoutes(node).add_to(router)
     NodeRoutes(node).add_to(router)
     return router
 

@@ -76,7 +76,8 @@ class PublishRoutes:
     def _publish(self, name: str, bodies: Sequence[bytes], delay_s: float) -> None:
         try:
             topic = self._broker.topics.get(name) or self._broker.ensure_topic(name)
-            topic.publish(bodies, delay_s=delay_s)
+            if bodies:
+                topic.publish(bodies, delay_s=delay_s)
         except ClosedError as error:
             raise HttpError(503, "EXITING") from error
         except OSError as error:
