@@ -8,7 +8,7 @@ caught up stays in memory too, so a queue that keeps up never reads its files.
 
 A piece is (batch, start, stop, ordinals): the messages start..stop of a batch, which may be shared
 with other queues, and the ordinals of their records (indexed like the batch), None for messages
-that are in memory only.
+that are in memory only. They are a range if the messages have not been out since they were written.
 """
 
 from collections import deque
@@ -163,8 +163,13 @@ class MessageQueue:
             OSError: not everything is on disk.
         """
         for batch, start, stop, ordinals in self._pieces:
-            if ordinals is None:
-                self._backend.append(*batch.records(start, stop), keep=False)
+            if isinstance(ordinals, range):
+                continue  # never taken: its records stand on disk as they are
+            self._backend.append(*batch.records(start, stop), keep=False)
+            if ordinals is not None:
+                # It came back, so its attempts have grown; and records before which everything is
+                # finished would bring back what was finished behind them.
+                self._backend.commit(ordinals[start:stop])
         for stored in _gather(messages):
             self._backend.append(*stored.records(0, len(stored.bodies)), keep=False)
             if stored.ordinals is not None:
