@@ -47,6 +47,7 @@ class Broker:
         # Starts each new topic, at once or when it knows which channels the cluster has.
         self.starter: Callable[[Topic], object] = Topic.start
         self.is_closed = False
+        self.is_draining = False
         # Of all syncs of disk queues, in seconds.
         self.sync_times = Histogram(SYNC_TIME_BOUNDS_S)
         self._settings = settings
@@ -93,6 +94,12 @@ class Broker:
             topic.delete()
         finally:
             self._announce(topic, None)
+
+    def drain(self) -> None:
+        """Take no new messages from here on; those that are here go on to the consumers."""
+        self.is_draining = True
+        for topic in self.topics.values():
+            topic.takes_messages = False
 
     def load(self, records: Iterable[TopicRecord]) -> None:
         """Make the topics and channels of nsqd.dat; each starts once its channels are there."""
@@ -145,6 +152,7 @@ class Broker:
             self._scheduler,
             lambda channel_name: self._make_channel(name, channel_name),
         )
+        topic.takes_messages = not self.is_draining
         topic.on_channel_change = lambda channel: self._announce(topic, channel)
         if topic.is_ephemeral:
             topic.on_abandoned = lambda: self.delete_topic(name)

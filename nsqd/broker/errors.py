@@ -4,8 +4,15 @@
 class ClosedError(Exception):
     """The topic or channel is being closed or deleted, and takes nothing any more."""
 
+    def __init__(self, reason: str = "exiting") -> None:
+        super().__init__(reason)
+
+
+class DrainingError(ClosedError):
+    """The node is being emptied and takes no new messages."""
+
     def __init__(self) -> None:
-        super().__init__("exiting")
+        super().__init__("draining")
 
 
 class ConsumerLimitError(Exception):

@@ -13,7 +13,7 @@ from enum import Enum, auto
 
 from nsqd.broker.batch import Batch
 from nsqd.broker.channel import Channel
-from nsqd.broker.errors import ClosedError
+from nsqd.broker.errors import ClosedError, DrainingError
 from nsqd.broker.message_id import SEQUENCE_COUNT, MessageIdFactory
 from nsqd.broker.message_queue import MessageQueue
 from nsqd.broker.scheduler import Scheduler
@@ -49,6 +49,7 @@ class Topic:
         self.is_ephemeral = is_ephemeral(name)
         self.state = TopicState.STARTING
         self.is_paused = False
+        self.takes_messages = True
         self.channels: dict[str, Channel] = {}
         self.message_count = 0
         self.message_bytes = 0
@@ -88,10 +89,11 @@ class Topic:
 
         Raises:
             ClosedError: the topic is being deleted.
+            DrainingError: the node takes no new messages.
             OSError: the disk refused them.
         """
-        if self.state is TopicState.CLOSED:
-            raise ClosedError
+        if not self.takes_messages:
+            raise ClosedError if self.state is TopicState.CLOSED else DrainingError
         count = len(bodies)
         if count > SEQUENCE_COUNT:
             for start in range(0, count, SEQUENCE_COUNT):
@@ -163,6 +165,7 @@ class Topic:
     def close(self) -> list[OSError]:
         """Put everything on disk; return what went wrong."""
         self.state = TopicState.CLOSED
+        self.takes_messages = False
         errors = []
         for channel in self.channels.values():
             try:
@@ -182,6 +185,7 @@ class Topic:
     def delete(self) -> None:
         """Delete the topic, its channels and all their messages."""
         self.state = TopicState.CLOSED
+        self.takes_messages = False
         self.on_abandoned = None
         self._is_direct = False
         for name in list(self.channels):
