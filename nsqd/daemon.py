@@ -31,8 +31,10 @@ from nsqd.logs import fatal_line
 from nsqd.options import TOPOLOGY_AWARE_CONSUMPTION, Options, TLSRequired
 from nsqd.protocol.command_parser import CommandLimits
 from nsqd.protocol.identify import IdentifyLimits
+from nsqd.protocol.lookup import PeerIdentity
 from nsqd.transport import tls
 from nsqd.transport.auth import AuthState, query_auth
+from nsqd.transport.channel_query import ChannelQuery
 from nsqd.transport.http_api import log_request, make_before_hook, make_router
 from nsqd.transport.http_server import HttpServer
 from nsqd.transport.listen import (
@@ -42,6 +44,8 @@ from nsqd.transport.listen import (
     port_of,
     remove_unix_socket,
 )
+from nsqd.transport.lookup import LookupSettings, Registration
+from nsqd.transport.lookup_peer import PeerSettings
 from nsqd.transport.node import Node
 from nsqd.transport.tcp import TcpSettings, V2Connection
 
@@ -169,8 +173,10 @@ class Daemon:
         self._connections: set[V2Connection] = set()
         self._stopping = asyncio.Event()
         self._exit_code = 0
+        self._registration_task: asyncio.Task[None] | None = None
         self.broker: Broker
         self.metadata: MetadataStore
+        self.registration: Registration
 
     @property
     def tcp_port(self) -> int:
@@ -198,6 +204,7 @@ class Daemon:
         logger.info("ID: %d", self._options.node_id)
         self._make_broker()
         await self._load_metadata()
+        self._start_registration()
         await self._serve()
 
     def request_stop(self, exit_code: int = 0) -> None:
@@ -212,6 +219,10 @@ class Daemon:
 
     async def stop(self) -> None:
         """Stop accepting, disconnect everybody, put everything on disk, release the lock."""
+        if self._registration_task is not None:
+            # First of all, so that nobody is sent here any more.
+            self._registration_task.cancel()
+            await asyncio.wait([self._registration_task])
         if self._tcp_server is not None:
             self._tcp_server.close()
         for connection in list(self._connections):
@@ -317,6 +328,39 @@ class Daemon:
     def _metadata_path(self) -> Path:
         return self._data_path / metadata.FILE_NAME
 
+    def _start_registration(self) -> None:
+        """Register what was loaded; new topics start when their channels are known from now on."""
+        self.registration = Registration(
+            self._options.lookupd_tcp_addresses, self._lookup_settings(), self.broker.topics
+        )
+        self.broker.listeners.append(self.registration.on_change)
+        self.broker.starter = self.registration.start_topic
+        task = asyncio.get_running_loop().create_task(self.registration.run())
+        task.add_done_callback(self._registration_ended)
+        self._registration_task = task
+
+    def _lookup_settings(self) -> LookupSettings:
+        options = self._options
+        identity = PeerIdentity(
+            broadcast_address=options.broadcast_address,
+            tcp_port=options.broadcast_tcp_port or self.tcp_port,
+            http_port=options.broadcast_http_port or self.http_port,
+            version=nsqd.PROTOCOL_VERSION,
+            hostname=socket.gethostname(),
+            topology_zone=options.topology_zone,
+            topology_region=options.topology_region,
+        )
+        return LookupSettings(
+            peer=PeerSettings(identity=identity, max_reply_bytes=options.max_body_size),
+            query=ChannelQuery(options.http_client_connect_timeout_s, self._client_context),
+            query_timeout_s=options.http_client_request_timeout_s,
+        )
+
+    def _registration_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            message = "nsqlookupd registration failed"
+            task.get_loop().call_exception_handler({"message": message, "exception": error})
+
     async def _serve(self) -> None:
         await self._serve_tcp()
         await self._serve_http()
@@ -331,7 +375,7 @@ class Daemon:
             http_port=self.http_port,
             https_port=port_of(self._listeners.get("HTTPS")),
             persist=self.metadata.persist,
-            set_lookupd_addresses=self._set_lookupd_addresses,
+            set_lookupd_addresses=self.registration.set_addresses,
         )
         router = make_router(node)
         for scheme, context in (("HTTP", None), ("HTTPS", self._server_context)):
@@ -342,9 +386,6 @@ class Daemon:
             await server.start(listener, ssl=context)
             self._http_servers.append(server)
             logger.info("%s: listening on %s", scheme, server.address)
-
-    def _set_lookupd_addresses(self, addresses: tuple[str, ...]) -> None:
-        logger.info("nsqlookupd addresses: %s", addresses)
 
     async def _serve_tcp(self) -> None:
         loop = asyncio.get_running_loop()
