@@ -24,6 +24,10 @@ class TlsRefusedError(Exception):
     """The TLS handshake failed; the client can be told so in the clear."""
 
 
+class TlsEndedError(Exception):
+    """The client said farewell inside TLS: nothing more will come."""
+
+
 class ClientStream:
     """The bytes of one connection, in both directions, through what has been negotiated."""
 
@@ -43,6 +47,7 @@ class ClientStream:
 
         Raises:
             TlsRefusedError: the handshake failed.
+            TlsEndedError: this was the last of the client's bytes.
             SSLError, CompressionError: the client sends garbage.
         """
         if self._is_shaking_hands:
@@ -54,6 +59,8 @@ class ClientStream:
             self._decode(self._codec, data)
         elif data:
             self._on_data(data)
+        if self.tls is not None and self.tls.is_peer_closed:
+            raise TlsEndedError
 
     def write(self, data: bytes) -> None:
         """Send bytes to the client."""

@@ -29,7 +29,7 @@ from nsqd.protocol.errors import ClientError, ErrorCode, FatalClientError, go_qu
 from nsqd.protocol.frames import FrameType, encode_frame, encode_messages
 from nsqd.protocol.identify import ClientSettings, IdentifyLimits, negotiate
 from nsqd.transport.auth import AuthError, AuthState
-from nsqd.transport.client_stream import ClientStream, TlsRefusedError
+from nsqd.transport.client_stream import ClientStream, TlsEndedError, TlsRefusedError
 
 logger = logging.getLogger(__name__)
 
@@ -163,6 +163,10 @@ class V2Connection(asyncio.Protocol):
             self._fail(error)
         except TlsRefusedError as error:
             self._refuse_tls(str(error))
+        except TlsEndedError:
+            self.eof_received()
+            if self._is_open:
+                self.close()
         except (LineTooLongError, CompressionError, SSLError) as error:
             logger.warning("client(%s) - %r", self.remote_address, error)
             self.close()

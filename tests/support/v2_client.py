@@ -214,6 +214,10 @@ class V2Client:
             data = self._codec.decode(data)
         self._buffer += data
 
+    async def read_plain(self, count: int) -> bytes:
+        """Read bytes as they are on the socket, past TLS and compression."""
+        return await asyncio.wait_for(self._reader.readexactly(count), PATIENCE_S)
+
     async def read_raw(self, count: int, timeout_s: float = PATIENCE_S) -> bytes:
         """Read that many bytes, after decoding.
 
@@ -379,6 +383,13 @@ class V2Client:
         self.send_client_hello(context)
         await self.finish_handshake()
         await self.expect_ok()
+
+    def send_tls_farewell(self) -> None:
+        """Say inside TLS that nothing more will be sent."""
+        assert self._tls is not None
+        with contextlib.suppress(ssl.SSLWantReadError):
+            self._tls.object.unwrap()
+        self._send_handshake()
 
     @property
     def tls(self) -> ssl.SSLObject:
