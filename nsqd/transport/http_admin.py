@@ -26,6 +26,13 @@ logger = logging.getLogger(__name__)
 
 PERSIST_TIMEOUT_S = 5.0
 
+# The names of NSQ 0.2. It did not look at the method, and its users' scripts have GET.
+LEGACY_PATHS = frozenset(
+    f"/{verb}_{noun}"
+    for noun in ("topic", "channel")
+    for verb in ("create", "delete", "empty", "pause", "unpause")
+)
+
 _Reply: TypeAlias = Response | Awaitable[Response]
 
 
@@ -57,7 +64,6 @@ class AdminRoutes:
         for noun, handlers in actions.items():
             for verb, handler in handlers.items():
                 router.add("POST", f"/{noun}/{verb}", handler)
-                # NSQ 0.2 did not look at the method, and its users' scripts have GET.
                 for method in ("GET", "POST"):
                     router.add(method, f"/{verb}_{noun}", handler)
 

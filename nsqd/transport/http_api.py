@@ -10,7 +10,8 @@ import socket
 from nsqd import PROTOCOL_VERSION
 from nsqd.flags import duration_ns, format_duration
 from nsqd.options import TLSRequired
-from nsqd.transport.http_admin import AdminRoutes
+from nsqd.transport.http_access import BearerToken, CorsPolicy, refuse_plain_http
+from nsqd.transport.http_admin import LEGACY_PATHS, AdminRoutes
 from nsqd.transport.http_config import ConfigRoutes
 from nsqd.transport.http_peek import PeekRoutes
 from nsqd.transport.http_publish import PublishRoutes
@@ -52,17 +53,28 @@ def make_router(node: Node) -> Router:
 
 
 def make_before_hook(node: Node) -> BeforeHook | None:
-    """Make what looks at each request before its route does; None if nothing has to."""
-    if node.options.tls_required is TLSRequired.EVERYWHERE:
-        return _refuse_plain_http(node)
-    return None
+    """Make what looks at each request before its route does; None if nothing has to.
 
+    Raises:
+        OptionsError: the file with the token can't be read.
+    """
+    options = node.options
+    checks: list[BeforeHook] = []
+    if options.http_cors_origins:
+        checks.append(CorsPolicy(options.http_cors_origins).mark)
+    if options.tls_required is TLSRequired.EVERYWHERE:
+        checks.append(refuse_plain_http(node.https_port))
+    if options.http_auth_token_file:
+        token = BearerToken(options.http_auth_token_file, changing_paths=LEGACY_PATHS)
+        checks.append(token.check)
+    if not checks:
+        return None
 
-def _refuse_plain_http(node: Node) -> BeforeHook:
-    """Refuse what does not come over TLS; nsqadmin goes on to the HTTPS port that is named."""
-    body = b'{"message": "TLS_REQUIRED", "https_port": %d}' % node.https_port
-    refusal = Response(403, body, content_type=JSON_CONTENT_TYPE)
-    return lambda request: None if request.is_tls else refusal
+    def check(request: Request) -> Response | None:
+        replies = (each(request) for each in checks)
+        return next((reply for reply in replies if reply is not None), None)
+
+    return check
 
 
 def log_request(status: int, method: str, uri: str, remote: str, duration_s: float) -> None:
@@ -81,6 +93,9 @@ class NodeRoutes:
     def add_to(self, router: Router) -> None:
         """Add the routes."""
         router.add("GET", "/ping", self._ping, style=Style.PLAIN)
+        router.add("GET", "/ready", self._ready, style=Style.PLAIN)
+        if self._node.drain is not None:
+            router.add("POST", "/drain", self._drain)
         router.add("GET", "/info", self._info)
         router.add("GET", "/stats", self._stats)
         router.add("GET", "/metrics", self._show_metrics, style=Style.PLAIN)
@@ -88,6 +103,20 @@ class NodeRoutes:
     def _ping(self, _request: Request) -> Response:
         broker = self._node.broker
         return OK if broker.is_healthy else Response.text(broker.health, 500)
+
+    def _ready(self, _request: Request) -> Response:
+        """Say whether publishers and consumers should be sent here, as Kubernetes asks."""
+        broker = self._node.broker
+        if broker.is_draining or broker.is_closed:
+            return Response.text("NOK - draining", 503)
+        return OK if broker.is_healthy else Response.text(broker.health, 503)
+
+    def _drain(self, _request: Request) -> Response:
+        drain = self._node.drain
+        assert drain is not None  # there is no route without it
+        drain.begin()
+        timeout_ns = duration_ns(self._node.options.drain_timeout_s)
+        return Response.json({"message_count": drain.left_count(), "timeout": timeout_ns})
 
     def _info(self, _request: Request) -> Response:
         node = self._node

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from struct import Struct
 
 from nsqd.broker.broker import Broker
-from nsqd.broker.errors import ClosedError
+from nsqd.broker.errors import ClosedError, DrainingError
 from nsqd.protocol.names import is_valid_topic_name
 from nsqd.transport.http_server import OK, HttpError, Request, Response, Router
 
@@ -78,6 +78,8 @@ class PublishRoutes:
             topic = self._broker.topics.get(name) or self._broker.ensure_topic(name)
             if bodies:
                 topic.publish(bodies, delay_s=delay_s)
+        except DrainingError as error:
+            raise HttpError(503, "DRAINING") from error
         except ClosedError as error:
             raise HttpError(503, "EXITING") from error
         except OSError as error:

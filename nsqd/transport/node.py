@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from nsqd.broker.broker import Broker
 from nsqd.options import Options
+from nsqd.transport.drain import Drain
 from nsqd.transport.memory_stats import MemoryReader
 from nsqd.transport.tcp import V2Connection
 
@@ -29,6 +30,7 @@ class Node:
     persist: Callable[[], Awaitable[None]]
     # Disconnects from the nsqlookupds that are gone, connects to the new ones.
     set_lookupd_addresses: Callable[[tuple[str, ...]], object]
+    drain: Drain | None = None
     memory: MemoryReader = field(default_factory=MemoryReader)
 
     @property
