@@ -13,6 +13,7 @@ from nsqd.options import TLSRequired
 from nsqd.transport.http_access import BearerToken, CorsPolicy, refuse_plain_http
 from nsqd.transport.http_admin import LEGACY_PATHS, AdminRoutes
 from nsqd.transport.http_config import ConfigRoutes
+from nsqd.transport.http_debug import DebugRoutes
 from nsqd.transport.http_peek import PeekRoutes
 from nsqd.transport.http_publish import PublishRoutes
 from nsqd.transport.http_server import (
@@ -48,6 +49,7 @@ def make_router(node: Node) -> Router:
     AdminRoutes(node).add_to(router)
     ConfigRoutes(node).add_to(router)
     PeekRoutes(node).add_to(router)
+    DebugRoutes().add_to(router)
     NodeRoutes(node).add_to(router)
     return router
 
