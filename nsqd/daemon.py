@@ -35,6 +35,7 @@ from nsqd.protocol.lookup import PeerIdentity
 from nsqd.transport import tls
 from nsqd.transport.auth import AuthState, query_auth
 from nsqd.transport.channel_query import ChannelQuery
+from nsqd.transport.drain import Drain
 from nsqd.transport.http_api import log_request, make_before_hook, make_router
 from nsqd.transport.http_server import HttpServer
 from nsqd.transport.listen import (
@@ -47,6 +48,7 @@ from nsqd.transport.listen import (
 from nsqd.transport.lookup import LookupSettings, Registration
 from nsqd.transport.lookup_peer import PeerSettings
 from nsqd.transport.node import Node
+from nsqd.transport.statsd import make_statsd
 from nsqd.transport.tcp import TcpSettings, V2Connection
 
 logger = logging.getLogger(__name__)
@@ -170,6 +172,8 @@ class Daemon:
         self._listeners: dict[str, socket.socket] = {}
         self._tcp_server: asyncio.Server | None = None
         self._http_servers: list[HttpServer] = []
+        self._drain: Drain | None = None
+        self._statsd_task: asyncio.Task[None] | None = None
         self._connections: set[V2Connection] = set()
         self._stopping = asyncio.Event()
         self._exit_code = 0
@@ -227,6 +231,11 @@ class Daemon:
             self._tcp_server.close()
         for connection in list(self._connections):
             connection.close()
+        if self._drain is not None:
+            await self._drain.close()
+        if self._statsd_task is not None:
+            self._statsd_task.cancel()
+            await asyncio.wait([self._statsd_task])
         for server in self._http_servers:
             await server.close()
         for listener in self._listeners.values():
@@ -335,8 +344,8 @@ class Daemon:
         )
         self.broker.listeners.append(self.registration.on_change)
         self.broker.starter = self.registration.start_topic
-        task = asyncio.get_running_loop().create_task(self.registration.run())
-        task.add_done_callback(self._registration_ended)
+        task = asyncio.get_running_loop().create_task(self.registration.run(), name="registration")
+        task.add_done_callback(_report_failure)
         self._registration_task = task
 
     def _lookup_settings(self) -> LookupSettings:
@@ -356,17 +365,23 @@ class Daemon:
             query_timeout_s=options.http_client_request_timeout_s,
         )
 
-    def _registration_ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            message = "nsqlookupd registration failed"
-            task.get_loop().call_exception_handler({"message": message, "exception": error})
-
     async def _serve(self) -> None:
         await self._serve_tcp()
-        await self._serve_http()
+        node = self._make_node()
+        await self._serve_http(node)
+        statsd = make_statsd(node)
+        if statsd is not None:
+            self._statsd_task = asyncio.get_running_loop().create_task(statsd.run(), name="statsd")
+            self._statsd_task.add_done_callback(_report_failure)
 
-    async def _serve_http(self) -> None:
-        node = Node(
+    def _make_node(self) -> Node:
+        self._drain = Drain(
+            self.broker,
+            timeout_s=self._options.drain_timeout_s,
+            withdraw=lambda: self.registration.set_addresses(()),
+            finish=self.request_stop,
+        )
+        return Node(
             options=self._options,
             broker=self.broker,
             connections=self._connections,
@@ -376,13 +391,20 @@ class Daemon:
             https_port=port_of(self._listeners.get("HTTPS")),
             persist=self.metadata.persist,
             set_lookupd_addresses=self.registration.set_addresses,
+            drain=self._drain,
         )
+
+    async def _serve_http(self, node: Node) -> None:
         router = make_router(node)
+        try:
+            before = make_before_hook(node)
+        except OptionsError as error:
+            raise StartError(f"failed to instantiate nsqd - {error}") from error
         for scheme, context in (("HTTP", None), ("HTTPS", self._server_context)):
             listener = self._listeners.get(scheme)
             if listener is None:
                 continue
-            server = HttpServer(router, before=make_before_hook(node), on_request=log_request)
+            server = HttpServer(router, before=before, on_request=log_request)
             await server.start(listener, ssl=context)
             self._http_servers.append(server)
             logger.info("%s: listening on %s", scheme, server.address)
@@ -481,6 +503,13 @@ class Daemon:
         loop.default_exception_handler(context)
         logger.critical("stopping after an internal error: %s", context.get("message"))
         self.request_stop(1)
+
+
+def _report_failure(task: asyncio.Task[None]) -> None:
+    """Treat what ended a task as what escapes a callback."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        message = f"task {task.get_name()} failed"
+        task.get_loop().call_exception_handler({"message": message, "exception": error})
 
 
 def lock_directory(path: Path) -> int:
