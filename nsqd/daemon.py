@@ -390,7 +390,7 @@ class Daemon:
             http_port=self.http_port,
             https_port=port_of(self._listeners.get("HTTPS")),
             persist=self.metadata.persist,
-            set_lookupd_addresses=self.registration.set_addresses,
+            registration=self.registration,
             drain=self._drain,
         )
 

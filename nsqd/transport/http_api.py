@@ -96,8 +96,7 @@ class NodeRoutes:
         """Add the routes."""
         router.add("GET", "/ping", self._ping, style=Style.PLAIN)
         router.add("GET", "/ready", self._ready, style=Style.PLAIN)
-        if self._node.drain is not None:
-            router.add("POST", "/drain", self._drain)
+        router.add("POST", "/drain", self._drain)
         router.add("GET", "/info", self._info)
         router.add("GET", "/stats", self._stats)
         router.add("GET", "/metrics", self._show_metrics, style=Style.PLAIN)
@@ -115,7 +114,6 @@ class NodeRoutes:
 
     def _drain(self, _request: Request) -> Response:
         drain = self._node.drain
-        assert drain is not None  # there is no route without it
         drain.begin()
         timeout_ns = duration_ns(self._node.options.drain_timeout_s)
         return Response.json({"message_count": drain.left_count(), "timeout": timeout_ns})
@@ -148,6 +146,8 @@ class NodeRoutes:
 
     async def _stats(self, request: Request) -> Response:
         query = StatsQuery.from_request(request)
+        # A topic that was published to just now may be waiting to learn its channels.
+        await self._node.registration.wait_for_topics()
         render = render_json if query.is_json else render_text
         body = await join_slices(render(self._node, query, self._node.memory.read()))
         content_type = JSON_CONTENT_TYPE if query.is_json else TEXT_CONTENT_TYPE

@@ -68,5 +68,5 @@ class ConfigRoutes:
         if not isinstance(addresses, list) or not all(isinstance(item, str) for item in addresses):
             raise ValueError("not a list of strings")
         chosen = tuple(addresses)
-        self._node.set_lookupd_addresses(chosen)
+        self._node.registration.set_addresses(chosen)
         self._node.options = dataclasses.replace(self._node.options, lookupd_tcp_addresses=chosen)

@@ -319,6 +319,12 @@ class NodeCollector(Collector):
             "TCP connections that have subscribed.",
             sum(connection.consumer is not None for connection in node.connections),
         )
+        lookupds = GaugeMetricFamily(
+            "nsqd_lookupd_connected", "Whether that nsqlookupd knows this node.", labels=["address"]
+        )
+        for peer in node.registration.peers:
+            lookupds.add_metric([peer.address], peer.is_connected)
+        yield lookupds
         yield _histogram("fsync_duration_seconds", "Syncs of disk queues.", broker.sync_times)
 
 

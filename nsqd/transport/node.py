@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from nsqd.broker.broker import Broker
 from nsqd.options import Options
 from nsqd.transport.drain import Drain
+from nsqd.transport.lookup import Registration
 from nsqd.transport.memory_stats import MemoryReader
 from nsqd.transport.tcp import V2Connection
 
@@ -28,9 +29,8 @@ class Node:
     https_port: int
     # Returns when nsqd.dat holds everything up to the call.
     persist: Callable[[], Awaitable[None]]
-    # Disconnects from the nsqlookupds that are gone, connects to the new ones.
-    set_lookupd_addresses: Callable[[tuple[str, ...]], object]
-    drain: Drain | None = None
+    registration: Registration
+    drain: Drain
     memory: MemoryReader = field(default_factory=MemoryReader)
 
     @property
