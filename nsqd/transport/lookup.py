@@ -7,6 +7,7 @@ messages all the while, and what an nsqlookupd does or does not do delays nothin
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 # Questions under way to one nsqlookupd; further new topics wait their turn.
 MAX_QUERIES_PER_PEER = 16
+# How long somebody who looks at the channels may have to wait for a slow nsqlookupd.
+TOPICS_PATIENCE_S = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +56,8 @@ class Registration:
         self._members: dict[str, _Member] = {}
         # Of the peers and the questions; None when there can be none.
         self._tasks: asyncio.TaskGroup | None = None
+        self._starting_count = 0
+        self._is_nothing_starting = asyncio.Event()
 
     @property
     def peers(self) -> list[PeerStatus]:
@@ -99,7 +104,20 @@ class Registration:
             _log_nobody_to_ask(topic)
             topic.start()
         else:
+            self._starting_count += 1
+            self._is_nothing_starting.clear()
             self._tasks.create_task(self._start_with_channels(topic))
+
+    async def wait_for_topics(self) -> None:
+        """Return when no topic is waiting to learn its channels, or soon in any case.
+
+        For whoever looks at the channels right after a publish: nsqd answers that publish only when
+        they are there, ours answers at once.
+        """
+        if self._starting_count:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TOPICS_PATIENCE_S):
+                    await self._is_nothing_starting.wait()
 
     def _can_register(self) -> bool:
         """Whether nsqlookupd would take our registration; it refuses one without ports."""
@@ -119,6 +137,19 @@ class Registration:
         return _Member(peer, tasks.create_task(peer.run()), slots)
 
     async def _start_with_channels(self, topic: Topic) -> None:
+        try:
+            found = await self._find_channels(topic)
+            # It may have been deleted meanwhile.
+            if topic.state is TopicState.STARTING:
+                self._make_channels(topic, found)
+                topic.start()
+        finally:
+            self._starting_count -= 1
+            if not self._starting_count:
+                self._is_nothing_starting.set()
+
+    async def _find_channels(self, topic: Topic) -> set[str]:
+        """Return what the nsqlookupds know in time, together."""
         found: set[str] = set()
         timeout_s = self._settings.query_timeout_s
         try:
@@ -130,10 +161,7 @@ class Registration:
             logger.warning(
                 "TOPIC(%s): nsqlookupd has not told all channels in %g s", topic.name, timeout_s
             )
-        # It may have been deleted meanwhile.
-        if topic.state is TopicState.STARTING:
-            self._make_channels(topic, found)
-            topic.start()
+        return found
 
     async def _ask(self, member: _Member, topic_name: str, found: set[str]) -> None:
         """Add what one nsqlookupd knows; it is logged if that is nothing."""
