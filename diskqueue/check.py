@@ -4,6 +4,7 @@ Only reads, takes no locks, and may look at the directory of a running daemon: t
 a little older than the segments, which is a note and no damage.
 """
 
+import os
 from dataclasses import dataclass, field
 
 from diskqueue import layout, segment
@@ -41,28 +42,34 @@ def check_queue(directory: str, files: layout.QueueFiles) -> QueueReport:
     metadata = report.metadata
     recorded_count = 0
     for number in files.segments:
-        path = layout.segment_path(directory, files.name, number)
-        start = 0
-        if metadata is not None:
-            if number < metadata.read_file:
-                report.notes.append(f"segment {number} is consumed and not deleted yet")
-                continue
-            start = metadata.read_pos if number == metadata.read_file else 0
-        size = layout.find_size(path)
-        if size is None:
-            report.notes.append(f"segment {number} was deleted meanwhile")
+        if metadata is not None and number < metadata.read_file:
+            report.notes.append(f"segment {number} is consumed and not deleted yet")
             continue
-        known_end = _known_end(metadata, number, size)
-        known = segment.walk(path, start, max(start, known_end))
-        recorded_count += known.record_count
-        report.record_count += known.record_count
-        if known.damage is not None:
-            report.damage.append(_describe(number, known))
-        elif known_end < size:
-            _add_news(path, number, known_end, report)
+        try:
+            recorded_count += _check_segment(directory, number, report)
+        except FileNotFoundError:
+            report.notes.append(f"segment {number} was consumed meanwhile")
     if metadata is not None:
         _compare(metadata, files, recorded_count, report)
     return report
+
+
+def _check_segment(directory: str, number: int, report: QueueReport) -> int:
+    """Walks through one segment; returns how many records the metadata speaks of."""
+    metadata = report.metadata
+    path = layout.segment_path(directory, report.name, number)
+    size = os.stat(path).st_size
+    known_end = size
+    if metadata is not None and number >= metadata.write_file:
+        known_end = min(size, metadata.write_pos) if number == metadata.write_file else 0
+    start = metadata.read_pos if metadata is not None and number == metadata.read_file else 0
+    known = segment.walk(path, start, max(start, known_end))
+    report.record_count += known.record_count
+    if known.damage is not None:
+        report.damage.append(_describe(number, known))
+    elif known_end < size:
+        _add_news(path, number, known_end, report)
+    return known.record_count
 
 
 def _read_metadata(
@@ -80,13 +87,6 @@ def _read_metadata(
         report.damage.append("metadata: the read position is beyond the write position")
         return None
     return metadata
-
-
-def _known_end(metadata: layout.Metadata | None, number: int, size: int) -> int:
-    """How much of a segment the metadata speaks of."""
-    if metadata is None or number < metadata.write_file:
-        return size
-    return min(size, metadata.write_pos) if number == metadata.write_file else 0
 
 
 def _add_news(path: str, number: int, start: int, report: QueueReport) -> None:

@@ -99,9 +99,14 @@ class DiskQueue:
         max_bytes_per_file: int = 100 * 1024 * 1024,
         min_record_bytes: int = MIN_RECORD_BYTES,
         max_record_bytes: int = DEFAULT_MAX_RECORD_BYTES,
+        files: layout.QueueFiles | None = None,
         logger: logging.Logger = _logger,
     ) -> None:
         """Opens the queue and recovers it; creates no file.
+
+        Args:
+            files: the queue's entry in `layout.list_queues`, or an empty one if it has none, for
+                a caller who opens many queues at once and lists their directory only once.
 
         Raises:
             OSError: a file of the queue cannot be read, or the directory is missing.
@@ -113,7 +118,7 @@ class DiskQueue:
         self._freed_bytes = max(_MIN_FREED_BYTES, max_bytes_per_file // _FREED_SHARE)
         self._is_open = True
 
-        found = recover(self._directory, name, self._limits, logger)
+        found = recover(self._directory, name, self._limits, logger, files)
         # The oldest segment with a record that is not committed.
         self._oldest = found.read_segment
         self._reader = Reader(
@@ -404,8 +409,6 @@ class DiskQueue:
             self._note_durable(job)
             return
         self._writer.has_new_files |= job.has_new_files
-        if job.text is not None:
-            self._durable_text = None
         if not job.are_segments_durable:
             self._writer.start_new_segment()
 

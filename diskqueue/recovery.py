@@ -14,6 +14,7 @@ Without usable metadata all segments that exist are delivered, and writing start
 caller owns what `recover` returns; this module has no state.
 """
 
+import contextlib
 import itertools
 import logging
 import os
@@ -25,7 +26,7 @@ from diskqueue.errors import CorruptMetadataError
 
 # How far behind the last known segment to look for more when the directory is not listed. They are
 # consecutive unless a power cut took one.
-_PROBE_COUNT = 16
+_PROBE_COUNT = 8
 # A longer range of segments is found by listing the directory instead of asking for each file.
 _MAX_PROBED_SPAN = 256
 # Records whose number no metadata tells are counted in about this many bytes and estimated beyond,
@@ -66,16 +67,29 @@ class Recovered:
     durable_text: bytes | None  # the metadata on disk, if it was usable
 
 
-def recover(directory: str, name: str, limits: segment.Limits, logger: logging.Logger) -> Recovered:
+def recover(
+    directory: str,
+    name: str,
+    limits: segment.Limits,
+    logger: logging.Logger,
+    files: layout.QueueFiles | None,
+) -> Recovered:
     """Reads metadata and segments of a queue; changes nothing on disk but stale .tmp files.
+
+    Args:
+        files: what the directory holds of the queue, if the caller has listed it.
 
     Raises:
         OSError: a file cannot be read, or the directory does not exist.
     """
-    metadata = _read_usable_metadata(directory, name, logger)
+    metadata = None
+    if files is None or files.has_metadata:
+        metadata = _read_usable_metadata(directory, name, logger)
     if metadata is None:
-        return _recover_by_scan(directory, name, limits, logger)
-    return _Comparison(directory, name, metadata, limits, logger).result()
+        files = files or layout.find_queue_files(directory, name)
+        return _recover_by_scan(directory, files, limits, logger)
+    sizes = files.segments if files else _find_sizes(directory, name, metadata)
+    return _Comparison(directory, name, metadata, sizes, limits, logger).result()
 
 
 def _read_usable_metadata(
@@ -97,11 +111,12 @@ def _read_usable_metadata(
 
 
 def _recover_by_scan(
-    directory: str, name: str, limits: segment.Limits, logger: logging.Logger
+    directory: str, files: layout.QueueFiles, limits: segment.Limits, logger: logging.Logger
 ) -> Recovered:
-    files = layout.find_queue_files(directory, name)
+    name = files.name
     for path in files.temporary_files:
-        os.unlink(path)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
     states = [SegmentState(number, size, exists=True) for number, size in files.segments.items()]
     if states:
         logger.warning(
@@ -122,6 +137,32 @@ def _recover_by_scan(
     )
 
 
+def _find_sizes(directory: str, name: str, metadata: layout.Metadata) -> dict[int, int]:
+    """Sizes by number, ascending; without a listing in the usual case.
+
+    A start may open thousands of queues in one directory, and listing it for each would take
+    quadratic time.
+    """
+    first, last = metadata.read_file, metadata.write_file
+    if last - first > _MAX_PROBED_SPAN:
+        return layout.find_queue_files(directory, name).segments
+
+    def find_size(number: int) -> int | None:
+        return layout.find_size(layout.segment_path(directory, name, number))
+
+    while first > 0 and find_size(first - 1) is not None:
+        first -= 1
+    sizes: dict[int, int] = {}
+    number = first
+    while number <= last + _PROBE_COUNT:
+        size = find_size(number)
+        if size is not None:
+            sizes[number] = size
+            last = max(last, number)
+        number += 1
+    return sizes
+
+
 class _Comparison:
     """What the metadata says against what the directory holds."""
 
@@ -130,6 +171,7 @@ class _Comparison:
         directory: str,
         name: str,
         metadata: layout.Metadata,
+        sizes: dict[int, int],
         limits: segment.Limits,
         logger: logging.Logger,
     ) -> None:
@@ -138,7 +180,7 @@ class _Comparison:
         self._metadata = metadata
         self._limits = limits
         self._logger = logger
-        self._sizes = self._find_sizes()
+        self._sizes = sizes
 
     def result(self) -> Recovered:
         metadata = self._metadata
@@ -173,35 +215,6 @@ class _Comparison:
             consumed=consumed,
             durable_text=layout.format_metadata(metadata),
         )
-
-    def _find_sizes(self) -> dict[int, int]:
-        """Sizes by number, ascending; without a listing in the usual case.
-
-        A start may open thousands of queues in one directory, and listing it for each would take
-        quadratic time.
-        """
-        first, last = self._metadata.read_file, self._metadata.write_file
-        if last - first > _MAX_PROBED_SPAN:
-            return layout.find_queue_files(self._directory, self._name).segments
-        sizes: dict[int, int] = {}
-        below = first
-        while below > 0 and self._find_size(below - 1) is not None:
-            below -= 1
-        for number in range(below, last + 1):
-            size = self._find_size(number)
-            if size is not None:
-                sizes[number] = size
-        number = last
-        while number - last < _PROBE_COUNT:
-            number += 1
-            size = self._find_size(number)
-            if size is not None:
-                sizes[number] = size
-                last = number
-        return sizes
-
-    def _find_size(self, number: int) -> int | None:
-        return layout.find_size(layout.segment_path(self._directory, self._name, number))
 
     def _report_missing(self, states: list[SegmentState]) -> None:
         metadata = self._metadata

@@ -130,11 +130,13 @@ def test_record_larger_than_a_segment_is_stored_alone(tmp_path: Path, sizes: lis
     assert drain(queue) == drain(other) == payloads
 
 
-def test_an_append_of_many_segments_needs_few_descriptors(tmp_path: Path) -> None:
+@pytest.mark.parametrize("batch_size", [1, 300])
+def test_many_segments_need_few_descriptors(tmp_path: Path, batch_size: int) -> None:
     queue = open_queue(tmp_path, max_bytes_per_file=RECORD_BYTES)
     before = len(os.listdir("/proc/self/fd"))
 
-    queue.put([payload(number % 100) for number in range(300)])
+    for _ in range(0, 300, batch_size):
+        queue.put([payload(number % 100) for number in range(batch_size)])
 
     assert len(os.listdir("/proc/self/fd")) - before < 20
     queue.sync()

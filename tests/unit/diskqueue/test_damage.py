@@ -188,6 +188,41 @@ def test_damage_among_records_of_this_process(tmp_path: Path) -> None:
     assert queue.depth == 0
 
 
+def test_known_starts_are_thinned_out_and_not_forgotten(tmp_path: Path) -> None:
+    """A long segment keeps a bounded number of them, over all its length."""
+    queue = DiskQueue(tmp_path, "t")
+    for number in range(600):
+        queue.put([payload(number % 100, 5000)])
+    overwrite(segment_path(tmp_path, 0), 10 * 5004, b"\xff\xff\xff\xff")
+
+    found = drain(queue)
+
+    assert len(found) > 590
+
+
+def test_known_starts_belong_to_their_segment(tmp_path: Path) -> None:
+    queue = DiskQueue(tmp_path, "t", max_bytes_per_file=100_000)
+    for number in range(99):
+        queue.put([payload(number, 1000)])
+    for number in range(80):
+        queue.put([payload(number, 1100)])
+    overwrite(segment_path(tmp_path, 1), 10 * 1104, b"\xff\xff\xff\xff")
+
+    found = [int(data[26:28]) for data in drain(queue)[99:]]
+
+    assert found[:10] == list(range(10))
+    assert found[-60:] == list(range(20, 80))
+
+
+def test_record_larger_than_max_bytes_before_damage_is_delivered(tmp_path: Path) -> None:
+    write_segment(tmp_path, 0, records(0, 2) + b"junk")
+    queue = DiskQueue(tmp_path, "t")
+
+    found = [list(queue.read(10, 1) or []) for _ in range(3)]
+
+    assert found == [[payload(0)], [payload(1)], []]
+
+
 def test_two_damaged_places_behind_each_other(tmp_path: Path) -> None:
     queue = DiskQueue(tmp_path, "t")
     for number in range(90):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from diskqueue import DiskQueue
+from diskqueue.layout import QueueFiles, list_queues
 from tests.unit.diskqueue.queue_files import (
     RECORD_BYTES,
     consume,
@@ -324,6 +325,24 @@ def test_empty_segments_in_between_are_skipped(tmp_path: Path) -> None:
     write_segment(tmp_path, 2, records(1, 1))
 
     assert numbers(consume(open_queue(tmp_path))) == [0, 1]
+
+
+@pytest.mark.parametrize("metadata", [None, "3\n2,32\n3,32\n", "junk"])
+def test_listing_made_by_the_caller_gives_the_same(tmp_path: Path, metadata: str | None) -> None:
+    write_segment(tmp_path, 1, records(9, 1))
+    write_segment(tmp_path, 2, records(0, 3))
+    write_segment(tmp_path, 3, records(3, 2))
+    if metadata is not None:
+        write_metadata(tmp_path, metadata)
+    files = list_queues(tmp_path)
+
+    with_files = DiskQueue(tmp_path, "t", files=files["t"])
+    without = open_queue(tmp_path)
+
+    assert with_files.segment_count == without.segment_count == 3
+    assert with_files.depth == without.depth
+    assert drain(with_files) == drain(without)
+    assert DiskQueue(tmp_path, "new", files=QueueFiles("new")).depth == 0
 
 
 def test_missing_directory_is_an_error(tmp_path: Path) -> None:

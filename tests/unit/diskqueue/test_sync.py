@@ -34,6 +34,10 @@ def open_fd_count() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
+def fail_with_io_error(*arguments: object) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of files that are made durable, replaced or removed, in order."""
@@ -135,6 +139,27 @@ def test_sync_without_metadata_only_makes_appends_durable(tmp_path: Path, calls:
     assert queue.unsynced_count == 1
     assert queue.prepare_sync(with_metadata=False) is None
     assert numbers(drain(open_queue(tmp_path))) == [0, 1]
+
+
+def test_new_files_stay_to_be_made_durable_after_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: list[str]
+) -> None:
+    queue = open_queue(tmp_path)
+    queue.put([payload(0)])
+    job = queue.prepare_sync(with_metadata=False)
+    assert job is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(layout, "fsync_directory", fail_with_io_error)
+        with pytest.raises(OSError, match="Input/output") as caught:
+            job.run()
+    queue.complete_sync(job, caught.value)
+    queue.put([payload(1)])
+
+    job = queue.prepare_sync(with_metadata=False)
+    assert job is not None
+    job.run()
+
+    assert calls[-1] == "fsync directory"
 
 
 def test_nothing_is_written_while_idle(tmp_path: Path, calls: list[str]) -> None:
@@ -330,11 +355,8 @@ def test_failed_fsync_ends_the_segment_and_stays_unsynced(
     drain(queue)
     queue.commit([0])
 
-    def fail(fd: int) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", fail)
+        patch.setattr(os, "fsync", fail_with_io_error)
         with pytest.raises(OSError, match="Input/output"):
             queue.sync()
 
@@ -401,11 +423,8 @@ def test_failed_close_releases_everything(tmp_path: Path, monkeypatch: pytest.Mo
     queue.put([payload(number) for number in range(8)])
     queue.read(1, 1)
 
-    def fail(fd: int) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", fail)
+        patch.setattr(os, "fsync", fail_with_io_error)
         with pytest.raises(OSError, match="Input/output"):
             queue.close()
 
