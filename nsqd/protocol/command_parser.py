@@ -135,9 +135,10 @@ class CommandParser:
         self._needed = 0
         self._waiting: _Incomplete | None = None
         self._mpub: _OpenMpub | None = None
-        # The last PUB: its line, and line and size together; and the last MPUB's line.
+        # The last PUB: its line, line and size together; and the last MPUB's line.
         self._pub_line = self._pub_start = b""
         self._pub_size = 0
+        self._pub_stride = -1  # how long such a PUB is
         self._pub_topic = ""
         self._mpub_line = b""
         self._mpub_topic = ""
@@ -209,6 +210,10 @@ class CommandParser:
         position = self._position
         if self._mpub is not None:
             return self._continue_mpub(self._mpub)
+        if len(data) - position == self._pub_stride and data.startswith(self._pub_start, position):
+            # All that is there is one PUB like the last one: a publisher that waits for each OK.
+            self._done(len(data))
+            return Publish("PUB", self._pub_topic, [data[-self._pub_size :]], 1)
         if self._pub_line and data.startswith(self._pub_line, position):
             return self._read_publish_run()
         if data.startswith(b"FIN ", position):
@@ -217,6 +222,12 @@ class CommandParser:
                 return finish
         elif self._mpub_line and data.startswith(self._mpub_line, position):
             return self._start_mpub(self._mpub_topic, position + len(self._mpub_line))
+        return self._read_command()
+
+    def _read_command(self) -> Command | None:
+        """Read one command by its line."""
+        data = self._data
+        position = self._position
         end = data.find(b"\n", position, position + MAX_LINE_BYTES)
         if end < 0:
             have = len(data) - position
@@ -305,10 +316,8 @@ class CommandParser:
         topic = _topic_name("PUB", parameters[1])
         line = self._data[self._position : body]
         message = self._read_message("PUB", body)
-        self._pub_line = line
         self._pub_topic = topic
-        self._pub_size = len(message)
-        self._pub_start = line + len(message).to_bytes(4, "big")
+        self._expect_pub(line, len(message))
         return Publish("PUB", topic, [message], 1)
 
     def _parse_dpub(self, parameters: list[bytes], body: int) -> DeferredPublish:
@@ -381,15 +390,11 @@ class CommandParser:
         """
         data = self._data
         start = self._pub_start
-        stride = len(start) + self._pub_size
+        stride = self._pub_stride
         maximum = MAX_RUN_BYTES // stride
         count = min((len(data) - self._position) // stride, self._pub_run_count, maximum)
-        if count and data.startswith(start, self._position):
+        if count > 1 and data.startswith(start, self._position):
             end = self._position + count * stride
-            if count == 1:
-                body = data[self._position + len(start) : end]
-                self._done(end)
-                return Publish("PUB", self._pub_topic, [body], 1)
             bodies = data[self._position : end].split(start)
             del bodies[0]
             if len(bodies) == count and set(map(len, bodies)) == {self._pub_size}:
@@ -398,10 +403,16 @@ class CommandParser:
                 return Publish("PUB", self._pub_topic, bodies, count)
             self._pub_run_count = MIN_RUN_COUNT
         first = self._read_message("PUB", self._position + len(self._pub_line))
-        self._pub_size = len(first)
-        self._pub_start = self._pub_line + len(first).to_bytes(4, "big")
+        self._expect_pub(self._pub_line, len(first))
         bodies = [first, *self._sized_bodies(self._pub_line, len(data), len(data))]
         return Publish("PUB", self._pub_topic, bodies, len(bodies))
+
+    def _expect_pub(self, line: bytes, size: int) -> None:
+        """The next PUB may well have this line and a body of this size."""
+        self._pub_line = line
+        self._pub_start = line + size.to_bytes(4, "big")
+        self._pub_size = size
+        self._pub_stride = len(self._pub_start) + size
 
     def _sized_bodies(self, line: bytes, max_count: int, end: int) -> list[bytes]:
         """Read what follows as (line, size, body), of any size, as far as it is whole and right.

@@ -31,11 +31,20 @@ class TlsEndedError(Exception):
 class ClientStream:
     """The bytes of one connection, in both directions, through what has been negotiated."""
 
-    __slots__ = ("_codec", "_is_shaking_hands", "_on_data", "_on_tls", "_transport", "tls")
+    __slots__ = (
+        "_codec",
+        "_is_shaking_hands",
+        "_on_data",
+        "_on_tls",
+        "_transport",
+        "is_plain",
+        "tls",
+    )
 
     def __init__(self, transport: asyncio.Transport, on_data: Callable[[bytes], None]) -> None:
         """Args: on_data: takes what the client sent, as it meant it."""
         self.tls: TlsCodec | None = None
+        self.is_plain = True  # what comes from the socket is what the client meant
         self._transport = transport
         self._on_data = on_data
         self._on_tls: Callable[[], None] | None = None
@@ -84,6 +93,7 @@ class ClientStream:
             on_tls: called when it is done, with TLS in force.
             ahead: what the client has sent of it already.
         """
+        self.is_plain = False
         self.tls = TlsCodec(context)
         self._on_tls = on_tls
         self._is_shaking_hands = True
@@ -98,6 +108,7 @@ class ClientStream:
 
     def start_compression(self, codec: SnappyCodec | DeflateCodec) -> None:
         """Compress both directions from here on."""
+        self.is_plain = False
         self._codec = codec
 
     @property

@@ -158,7 +158,10 @@ class V2Connection(asyncio.Protocol):
         if not self._is_open:
             return
         try:
-            self.stream.feed(data)
+            if self.stream.is_plain:
+                self._take(data)
+            else:
+                self.stream.feed(data)
         except FatalClientError as error:
             self._fail(error)
         except TlsRefusedError as error:
@@ -175,8 +178,6 @@ class V2Connection(asyncio.Protocol):
         except Exception:  # the boundary: one client's bad luck is nobody else's
             logger.exception("client(%s) - closed after an internal error", self.remote_address)
             self._abort()
-        if self._server.on_read is not None:
-            self._server.on_read()
 
     def eof_received(self) -> None:
         """Tell a client that stops in the middle of a body; the transport closes by itself."""
@@ -301,6 +302,8 @@ class V2Connection(asyncio.Protocol):
         self._parser.feed(data)
         if not self._is_suspended:
             self._run(self._parser.commands())
+        if self._server.on_read is not None:
+            self._server.on_read()
 
     def admit(self, verb: bytes) -> bool:
         """Check that a command is allowed now; False if it is to be ignored."""
