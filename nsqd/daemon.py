@@ -192,6 +192,11 @@ class Daemon:
         """The port of HTTP in use."""
         return port_of(self._listeners.get("HTTP"))
 
+    @property
+    def https_port(self) -> int:
+        """The HTTPS port in use, 0 if there is none."""
+        return port_of(self._listeners.get("HTTPS"))
+
     async def start(self) -> None:
         """Lock the data path, listen, load what was there, and serve.
 
@@ -223,23 +228,20 @@ class Daemon:
 
     async def stop(self) -> None:
         """Stop accepting, disconnect everybody, put everything on disk, release the lock."""
-        if self._registration_task is not None:
-            # First of all, so that nobody is sent here any more.
-            self._registration_task.cancel()
-            await asyncio.wait([self._registration_task])
+        # First of all, so that nobody is sent here any more.
+        await _end(self._registration_task)
+        for listener in self._listeners.values():
+            remove_unix_socket(listener)  # while it is open: a closed one has no name
         if self._tcp_server is not None:
             self._tcp_server.close()
         for connection in list(self._connections):
             connection.close()
         if self._drain is not None:
             await self._drain.close()
-        if self._statsd_task is not None:
-            self._statsd_task.cancel()
-            await asyncio.wait([self._statsd_task])
+        await _end(self._statsd_task)
         for server in self._http_servers:
             await server.close()
         for listener in self._listeners.values():
-            remove_unix_socket(listener)
             listener.close()
         if hasattr(self, "broker"):
             await self.metadata.close()
@@ -388,7 +390,7 @@ class Daemon:
             start_time_s=time.time(),
             tcp_port=self.tcp_port,
             http_port=self.http_port,
-            https_port=port_of(self._listeners.get("HTTPS")),
+            https_port=self.https_port,
             persist=self.metadata.persist,
             registration=self.registration,
             drain=self._drain,
@@ -510,6 +512,13 @@ def _report_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         message = f"task {task.get_name()} failed"
         task.get_loop().call_exception_handler({"message": message, "exception": error})
+
+
+async def _end(task: asyncio.Task[None] | None) -> None:
+    """Cancel a task and wait until it is over; what went wrong in it has been reported."""
+    if task is not None:
+        task.cancel()
+        await asyncio.wait([task])
 
 
 def lock_directory(path: Path) -> int:
