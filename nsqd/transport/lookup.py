@@ -9,6 +9,7 @@ messages all the while, and what an nsqlookupd does or does not do delays nothin
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -31,16 +32,17 @@ class LookupSettings:
 
     peer: PeerSettings
     query: ChannelQuery
-    query_timeout_s: float  # for all that is asked about one topic
+    query_timeout_s: float  # how long a topic waits for an nsqlookupd that answers nobody
 
 
 @dataclass(slots=True)
 class _Member:
-    """A peer, its task, and how many questions it may still be asked at once."""
+    """A peer, its task, and the line of those who want to ask it something."""
 
     peer: LookupPeer
     task: asyncio.Task[None]
     slots: asyncio.Semaphore
+    last_answer_at: float  # loop clock
 
 
 class Registration:
@@ -134,7 +136,7 @@ class Registration:
     def _add(self, tasks: asyncio.TaskGroup, address: str) -> _Member:
         peer = LookupPeer(address, self._settings.peer, self._topics)
         slots = asyncio.Semaphore(MAX_QUERIES_PER_PEER)
-        return _Member(peer, tasks.create_task(peer.run()), slots)
+        return _Member(peer, tasks.create_task(peer.run()), slots, -math.inf)
 
     async def _start_with_channels(self, topic: Topic) -> None:
         try:
@@ -151,40 +153,52 @@ class Registration:
     async def _find_channels(self, topic: Topic) -> set[str]:
         """Return what the nsqlookupds know in time, together."""
         found: set[str] = set()
-        timeout_s = self._settings.query_timeout_s
-        try:
-            async with asyncio.timeout(timeout_s), asyncio.TaskGroup() as tasks:
-                for member in self._members.values():
-                    if _may_know(member.peer):
-                        tasks.create_task(self._ask(member, topic.name, found))
-        except TimeoutError:
-            logger.warning(
-                "TOPIC(%s): nsqlookupd has not told all channels in %g s", topic.name, timeout_s
-            )
+        async with asyncio.TaskGroup() as tasks:
+            for member in self._members.values():
+                if _may_know(member.peer):
+                    tasks.create_task(self._ask(member, topic.name, found))
         return found
 
     async def _ask(self, member: _Member, topic_name: str, found: set[str]) -> None:
-        """Add what one nsqlookupd knows; it is logged if that is nothing."""
+        """Add what one nsqlookupd knows; why it is nothing is logged."""
+        asked_at = asyncio.get_running_loop().time()
         peer = member.peer
         # A daemon that was just started is asked too soon: give it a chance to be known.
         await peer.has_tried.wait()
         try:
-            async with member.slots:
+            await self._wait_for_turn(member, asked_at)
+            try:
                 if peer.http_address is None:
-                    logger.warning(
-                        "LOOKUPD(%s): not asked for channels of topic %s, not connected",
-                        peer.address,
-                        topic_name,
-                    )
-                else:
+                    raise ChannelQueryError("not connected")
+                async with asyncio.timeout_at(self._deadline(member, asked_at)):
                     found.update(await self._settings.query.fetch(peer.http_address, topic_name))
+                member.last_answer_at = asyncio.get_running_loop().time()
+            finally:
+                member.slots.release()
         except (OSError, ChannelQueryError) as error:
             logger.error(  # noqa: TRY400 - no traceback
                 "LOOKUPD(%s): failed to ask for channels of topic %s - %s",
                 peer.address,
                 topic_name,
-                error,
+                str(error) or "no answer in time",
             )
+
+    async def _wait_for_turn(self, member: _Member, asked_at: float) -> None:
+        """Stand in line for as long as it moves, however long it is.
+
+        Raises:
+            TimeoutError: nsqlookupd no longer answers those in front.
+        """
+        loop = asyncio.get_running_loop()
+        while (deadline := self._deadline(member, asked_at)) > loop.time():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    await member.slots.acquire()
+                    return
+        raise TimeoutError
+
+    def _deadline(self, member: _Member, asked_at: float) -> float:
+        return max(asked_at, member.last_answer_at) + self._settings.query_timeout_s
 
     def _make_channels(self, topic: Topic, found: set[str]) -> None:
         for name in usable_channels(found):

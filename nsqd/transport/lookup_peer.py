@@ -136,7 +136,7 @@ class LookupPeer:
 
     async def _run(self) -> None:
         host_port = split_address(self.address)
-        if host_port is None:
+        if host_port is None or host_port[1] > 0xFFFF:
             self._fail("not host:port, never tried again")
             return
         # Go dials this machine if there is no host.
@@ -187,8 +187,7 @@ class LookupPeer:
                 _, conversation = await loop.create_connection(make, host, port)
         except TimeoutError:
             raise TimeoutError(f"no connection in {settings.connect_timeout_s:g} s") from None
-        except (OverflowError, UnicodeError) as error:
-            # A port above 65535, a name that is none: the operator's words, not ours.
+        except UnicodeError as error:  # a name with a part of more than 63 characters
             raise OSError(str(error)) from error
         return conversation
 
