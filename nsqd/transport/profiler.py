@@ -30,6 +30,11 @@ class Profiler:
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._sample_on, name="profiler", daemon=True)
 
+    @property
+    def sample_count(self) -> int:
+        """How often it has looked at a thread."""
+        return self._stacks.total()
+
     def start(self) -> None:
         """Begin to sample."""
         self._thread.start()
