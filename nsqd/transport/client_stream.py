@@ -16,8 +16,8 @@ from nsqd.transport.tls import TlsCodec, describe_tls_error
 
 # From here on, bodies are not copied once more to be joined into one write.
 WRITELINES_MIN_BYTES = 16 * 1024
-# What one read may grow to by decompression before it is parsed.
-MAX_DECODED_BYTES = 256 * 1024
+# How much is decompressed in one turn of the loop; a read may hold a thousand times its size.
+MAX_DECODED_BYTES = 64 * 1024
 
 
 class TlsRefusedError(Exception):
@@ -52,7 +52,7 @@ class ClientStream:
         self._is_shaking_hands = False
 
     def feed(self, data: bytes) -> None:
-        """Take bytes from the socket.
+        """Take bytes from the socket; none to go on with what is pending.
 
         Raises:
             TlsRefusedError: the handshake failed.
@@ -116,6 +116,11 @@ class ClientStream:
         """Whether a compression is in force."""
         return self._codec is not None
 
+    @property
+    def has_pending(self) -> bool:
+        """Whether there is more in what has been fed than one turn was to be given."""
+        return self._codec is not None and self._codec.has_pending
+
     def close(self) -> None:
         """Let go of the connection, so that nothing refers in a circle."""
         self._on_data = _drop
@@ -139,9 +144,8 @@ class ClientStream:
 
     def _decode(self, codec: SnappyCodec | DeflateCodec, data: bytes) -> None:
         decoded = codec.decode(data, MAX_DECODED_BYTES)
-        while decoded:
+        if decoded:
             self._on_data(decoded)
-            decoded = codec.decode(b"", MAX_DECODED_BYTES) if codec.has_pending else b""
 
     def _send(self, data: bytes) -> None:
         if data:

@@ -162,22 +162,41 @@ class V2Connection(asyncio.Protocol):
                 self._take(data)
             else:
                 self.stream.feed(data)
-        except FatalClientError as error:
-            self._fail(error)
-        except TlsRefusedError as error:
-            self._refuse_tls(str(error))
-        except TlsEndedError:
-            self.eof_received()
-            if self._is_open:
+        except Exception as error:  # noqa: BLE001 - the boundary, see there
+            self._give_up(error)
+        if not self.stream.is_plain and self.stream.has_pending and self._is_open:
+            # Others have their turn first, and nothing more is read meanwhile.
+            self._transport.pause_reading()
+            if not self._is_suspended:
+                self._loop.call_soon(self._read_on)
+
+    def _give_up(self, error: Exception) -> None:
+        """End the connection after what its bytes have led to; one client's bad luck is its own."""
+        match error:
+            case FatalClientError():
+                self._fail(error)
+            case TlsRefusedError():
+                self._refuse_tls(str(error))
+            case TlsEndedError():
+                self.eof_received()
+                if self._is_open:
+                    self.close()
+            case LineTooLongError() | CompressionError() | SSLError():
+                logger.warning("client(%s) - %r", self.remote_address, error)
                 self.close()
-        except (LineTooLongError, CompressionError, SSLError) as error:
-            logger.warning("client(%s) - %r", self.remote_address, error)
-            self.close()
-        except AssertionError:
-            raise
-        except Exception:  # the boundary: one client's bad luck is nobody else's
-            logger.exception("client(%s) - closed after an internal error", self.remote_address)
-            self._abort()
+            case AssertionError():
+                raise error
+            case _:
+                address = self.remote_address
+                logger.error("client(%s) - internal error, closing", address, exc_info=error)
+                self._abort()
+
+    def _read_on(self) -> None:
+        """Go on with what has been read already, then with the socket."""
+        if self.stream.has_pending and not self._is_suspended:
+            self.data_received(b"")
+        if self._is_open and not self._is_suspended and not self.stream.has_pending:
+            self._transport.resume_reading()
 
     def eof_received(self) -> None:
         """Tell a client that stops in the middle of a body; the transport closes by itself."""
@@ -272,7 +291,7 @@ class V2Connection(asyncio.Protocol):
         if self._stalled_at is not None and now - self._stalled_at >= interval_s:
             logger.warning("client(%s) - does not read, closing", self.remote_address)
             self._abort()
-        elif now - self._heard_at >= 2 * interval_s - DEADLINE_SLACK_S:
+        elif self._is_silent(now, 2 * interval_s):
             logger.warning("client(%s) - silent, closing", self.remote_address)
             error = self._parser.error_at_eof
             if error is None:
@@ -282,6 +301,10 @@ class V2Connection(asyncio.Protocol):
         else:
             self.stream.write(frames.HEARTBEAT)
             self._set_timer(interval_s, self._beat)
+
+    def _is_silent(self, now: float, limit_s: float) -> bool:
+        """Whether the client has said nothing for too long, though it was listened to."""
+        return not self._is_suspended and now - self._heard_at >= limit_s - DEADLINE_SLACK_S
 
     # --- commands
 
@@ -537,6 +560,7 @@ class V2Connection(asyncio.Protocol):
         if not self._is_open:
             return
         self._is_suspended = False
+        self._heard_at = self._loop.time()
         try:
             if isinstance(error, AuthError):
                 logger.warning("client(%s) - auth failed: %s", self.remote_address, error)
@@ -545,10 +569,10 @@ class V2Connection(asyncio.Protocol):
             then()
             self._flush()
             if not self._is_suspended:
-                self._transport.resume_reading()
                 self._run(self._parser.commands())
-        except FatalClientError as fatal:
-            self._fail(fatal)
+        except Exception as failure:  # noqa: BLE001 - the boundary, see there
+            self._give_up(failure)
+        self._read_on()
 
     _handlers: ClassVar[dict[type, Callable[["V2Connection", Any], None]]] = {
         commands.Publish: _publish,

@@ -17,6 +17,8 @@ from typing import Any, Protocol, Self
 
 import snappy
 
+from tests.support.certs import Credentials
+
 MAGIC = b"  V2"
 RESPONSE, ERROR, MESSAGE = 0, 1, 2
 HEARTBEAT = (RESPONSE, b"_heartbeat_")
@@ -91,6 +93,15 @@ def sized(body: bytes) -> bytes:
 def mpub_body(*bodies: bytes) -> bytes:
     """Return the body of an MPUB, without its outer size."""
     return struct.pack(">i", len(bodies)) + b"".join(map(sized, bodies))
+
+
+def client_context(authority: Credentials, own: Credentials | None = None) -> ssl.SSLContext:
+    """Return the TLS of a client that trusts the authority and may have a certificate itself."""
+    context = ssl.create_default_context(cafile=authority.cert_file)
+    context.check_hostname = False
+    if own is not None:
+        context.load_cert_chain(own.cert_file, own.key_file)
+    return context
 
 
 class _Tls:
@@ -271,6 +282,12 @@ class V2Client:
             except ConnectionEndedError:
                 break
         assert self._buffer == b""
+
+    async def wait_closed(self) -> None:
+        """Wait for the end of the connection, whatever comes before."""
+        with contextlib.suppress(ConnectionEndedError):
+            while True:
+                await self._fill(PATIENCE_S)
 
     async def expect_quiet(self, duration_s: float = QUIET_S) -> None:
         """Make sure that nothing comes for a while."""
