@@ -46,8 +46,15 @@ class Backend(Protocol):
     def empty(self) -> None:
         """Forget all records."""
 
+    def stop(self) -> None:
+        """Sync no more by itself: it is going to be closed."""
+
     def close(self) -> None:
-        """Make everything durable and let go of the files."""
+        """Make everything durable and let go of the files; blocks, and may run in any thread.
+
+        Raises:
+            OSError: it may not be durable.
+        """
 
     def delete(self) -> None:
         """Remove the files."""
@@ -144,15 +151,16 @@ class DiskBackend:
 
     def close(self) -> None:
         """Make everything durable and let go of the files."""
-        self._stop()
+        self.stop()
         self._queue.close()
 
     def delete(self) -> None:
         """Remove the files."""
-        self._stop()
+        self.stop()
         self._queue.delete()
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
+        """Sync no more by itself."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -223,6 +231,9 @@ class NullBackend:
 
     def empty(self) -> None:
         """Nothing is there."""
+
+    def stop(self) -> None:
+        """Nothing is going on."""
 
     def close(self) -> None:
         """Nothing is open."""

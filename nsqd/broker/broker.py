@@ -4,8 +4,9 @@ It makes topics and channels with the settings they need, so that nothing below 
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from nsqd.broker.backend import DiskBackend, DiskSettings, NullBackend
 from nsqd.broker.channel import Channel, ChannelSettings
@@ -23,6 +24,21 @@ logger = logging.getLogger(__name__)
 HEALTHY = "OK"
 EPHEMERAL_HANDOVER_COUNT = 1024
 SYNC_TIME_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+
+
+# Something that blocks, and may raise OSError.
+Work: TypeAlias = Callable[[], None]
+
+
+def run_in_turn(works: Sequence[Work]) -> list[OSError]:
+    """Run everything here and now; return what went wrong."""
+    errors = []
+    for work in works:
+        try:
+            work()
+        except OSError as error:
+            errors.append(error)
+    return errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +149,24 @@ class Broker:
             if not topic.is_ephemeral
         ]
 
-    def close(self) -> list[OSError]:
-        """Put every message on disk and let go of all files; return what went wrong."""
+    def close(
+        self, run_all: Callable[[Sequence[Work]], list[OSError]] = run_in_turn
+    ) -> list[OSError]:
+        """Put every message on disk and let go of all files; return what went wrong.
+
+        Args:
+            run_all: runs the blocking parts, one for each queue, which may be thousands.
+        """
         self.is_closed = True
-        errors = []
+        errors: list[OSError] = []
+        closings: list[Work] = []
         for topic in self.topics.values():
             logger.info("TOPIC(%s): closing", topic.name)
-            errors += topic.close()
-        return errors
+            errors += topic.flush()
+            for queue in topic.queues():
+                queue.backend.stop()
+                closings.append(queue.backend.close)
+        return errors + run_all(closings)
 
     def _add_topic(self, name: str) -> Topic:
         if self.is_closed:

@@ -291,17 +291,13 @@ class Channel:
         for consumer in self.consumers:
             self.wake(consumer)
 
-    def close(self) -> None:
-        """Disconnect the consumers and put every message on disk.
+    def flush(self) -> None:
+        """Disconnect the consumers and write every message to disk, for the last time.
 
         Raises:
             OSError: not everything could be written.
         """
-        messages = self._shut()
-        try:
-            self._queue.flush(messages)
-        finally:
-            self._queue.backend.close()
+        self._queue.flush(self._shut())
 
     def delete(self) -> None:
         """Disconnect the consumers and drop every message."""

@@ -162,25 +162,25 @@ class Topic:
         self._queue.empty()
         self._rearrange()
 
-    def close(self) -> list[OSError]:
-        """Put everything on disk; return what went wrong."""
+    def flush(self) -> list[OSError]:
+        """Write everything to disk, for the last time; return what went wrong."""
         self.state = TopicState.CLOSED
         self.takes_messages = False
         errors = []
         for channel in self.channels.values():
             try:
-                channel.close()
+                channel.flush()
             except OSError as error:
                 errors.append(error)
         try:
             self._queue.flush(())
         except OSError as error:
             errors.append(error)
-        try:
-            self._queue.backend.close()
-        except OSError as error:
-            errors.append(error)
         return errors
+
+    def queues(self) -> list[MessageQueue]:
+        """Return the topic's queue and those of its channels."""
+        return [self._queue, *(channel.queue for channel in self.channels.values())]
 
     def delete(self) -> None:
         """Delete the topic, its channels and all their messages."""

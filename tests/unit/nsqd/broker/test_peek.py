@@ -45,7 +45,8 @@ def test_what_only_the_disk_holds_is_shown(tmp_path: Path) -> None:
     rig = ChannelRig(tmp_path, mem_queue_size=0)
     sent = [b"%d" % number for number in range(300)]
     rig.put(*sent)
-    rig.channel.close()
+    rig.channel.flush()
+    rig.channel.queue.backend.close()
     reopened = ChannelRig(tmp_path, mem_queue_size=0)
 
     peeked = peek_channel(reopened.channel, 100, ALL)
