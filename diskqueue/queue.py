@@ -99,10 +99,17 @@ class DiskQueue:
         max_bytes_per_file: int = 100 * 1024 * 1024,
         min_record_bytes: int = MIN_RECORD_BYTES,
         max_record_bytes: int = DEFAULT_MAX_RECORD_BYTES,
+        max_append_bytes: int | None = None,
         files: layout.QueueFiles | None = None,
         logger: logging.Logger = _logger,
     ) -> None:
         """Opens the queue and recovers it; creates no file.
+
+        Args:
+            max_record_bytes: larger records are suspected of damage when they are read.
+            max_append_bytes: larger records are refused by `append`; the same if not given. A
+                caller that moves records between queues needs more, since the limit may have been
+                lowered after they were written.
 
         Args:
             files: the queue's entry in `layout.list_queues`, or an empty one if it has none, for
@@ -114,6 +121,7 @@ class DiskQueue:
         self.name = name
         self._directory = os.fspath(directory)
         self._limits = Limits(min_record_bytes, max_record_bytes)
+        self._max_append_bytes = max_append_bytes or max_record_bytes
         self._logger = logger
         self._freed_bytes = max(_MIN_FREED_BYTES, max_bytes_per_file // _FREED_SHARE)
         self._is_open = True
@@ -194,10 +202,9 @@ class DiskQueue:
             raise QueueClosedError
         if not lengths:
             return
-        limits = self._limits
         if (
-            min(lengths) < limits.min_record_bytes + PREFIX_BYTES
-            or max(lengths) > limits.max_record_bytes + PREFIX_BYTES
+            min(lengths) < self._limits.min_record_bytes + PREFIX_BYTES
+            or max(lengths) > self._max_append_bytes + PREFIX_BYTES
         ):
             self._reject(lengths)
         assert sum(lengths) == len(data), "the lengths do not add up to the data"
@@ -206,11 +213,11 @@ class DiskQueue:
         self._append_count += len(lengths)
 
     def _reject(self, lengths: Sequence[int]) -> None:
-        limits = self._limits
+        minimum, maximum = self._limits.min_record_bytes, self._max_append_bytes
         for length in lengths:
             size = length - PREFIX_BYTES
-            if not limits.min_record_bytes <= size <= limits.max_record_bytes:
-                raise RecordTooLargeError(size, limits.min_record_bytes, limits.max_record_bytes)
+            if not minimum <= size <= maximum:
+                raise RecordTooLargeError(size, minimum, maximum)
 
     def read(self, max_records: int, max_bytes: int) -> Batch | None:
         """The next unread records, or None if there are none.

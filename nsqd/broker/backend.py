@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Protocol
 
 from diskqueue import DiskQueue, SyncJob
+from diskqueue.envelope import HEADER_BYTES
 from nsqd.broker.batch import StoredBatch
 from nsqd.broker.histogram import Histogram
 from nsqd.broker.scheduler import Scheduler, Timer
 
 logger = logging.getLogger(__name__)
+
+MAX_STORED_BYTES = 2**31 - 1
 
 
 class Backend(Protocol):
@@ -90,7 +93,9 @@ class DiskBackend:
             settings.data_path,
             name,
             max_bytes_per_file=settings.max_bytes_per_file,
-            max_record_bytes=settings.max_msg_size + 26,
+            max_record_bytes=settings.max_msg_size + HEADER_BYTES,
+            # Messages were checked when they were published, under the limit of that day.
+            max_append_bytes=MAX_STORED_BYTES,
         )
         self._name = name
         self._sync_every = settings.sync_every

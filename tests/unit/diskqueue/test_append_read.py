@@ -410,3 +410,18 @@ def test_closed_queue_refuses_everything(tmp_path: Path) -> None:
         queue.empty()
     queue.delete()
     assert names(tmp_path) == ["meta.dat"]
+
+
+def test_larger_append_limit_takes_records_that_reading_only_suspects(tmp_path: Path) -> None:
+    queue = DiskQueue(tmp_path, "t", max_record_bytes=100, max_append_bytes=10_000)
+
+    queue.put([b"a" * 50, b"b" * 5_000, b"c" * 50])
+
+    batch = queue.read(10, 100_000)
+    assert batch is not None
+    rest = queue.read(10, 100_000)
+    found = [*batch, *(rest or ())]
+    while (more := queue.read(10, 100_000)) is not None:
+        found += more
+    assert found == [b"a" * 50, b"b" * 5_000, b"c" * 50]
+    queue.close()
