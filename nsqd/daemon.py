@@ -11,6 +11,7 @@ import functools
 import gc
 import logging
 import os
+import resource
 import signal
 import socket
 import ssl
@@ -557,6 +558,16 @@ def run_in_threads(works: Sequence[Work]) -> list[OSError]:
     return [error for error in errors if isinstance(error, OSError)]
 
 
+def raise_open_files_limit() -> None:
+    """Allow as many connections and queue files as the system lets us, as the Go runtime does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (ValueError, OSError) as error:  # macOS refuses what it calls unlimited
+            logger.warning("at most %d open files, more are not allowed - %s", soft, error)
+
+
 def newest_change_ns(path: Path) -> int:
     """Return when a file of the data path last changed: ids up to then may have been used."""
     with os.scandir(path) as entries:
@@ -581,6 +592,7 @@ def _quiet_collector() -> Iterator[None]:
 
 
 async def _run(options: Options) -> int:
+    raise_open_files_limit()
     daemon = Daemon(options)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
