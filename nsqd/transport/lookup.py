@@ -58,7 +58,8 @@ class Registration:
         self._members: dict[str, _Member] = {}
         # Of the peers and the questions; None when there can be none.
         self._tasks: asyncio.TaskGroup | None = None
-        self._starting_count = 0
+        # The topics that wait to learn their channels, each with those it made or lost meanwhile.
+        self._starting: dict[Topic, set[str]] = {}
         self._is_nothing_starting = asyncio.Event()
 
     @property
@@ -95,6 +96,9 @@ class Registration:
     def on_change(self, topic: Topic, channel: Channel | None) -> None:
         """Announce a topic (channel None) or channel that has come or gone."""
         channel_name = None if channel is None else channel.name
+        if topic in self._starting and channel_name is not None:
+            # nsqlookupd has it from us, and must not bring it back if it is deleted.
+            self._starting[topic].add(channel_name)
         for member in self._members.values():
             member.peer.note(topic.name, channel_name)
 
@@ -106,7 +110,7 @@ class Registration:
             _log_nobody_to_ask(topic)
             topic.start()
         else:
-            self._starting_count += 1
+            self._starting[topic] = set()
             self._is_nothing_starting.clear()
             self._tasks.create_task(self._start_with_channels(topic))
 
@@ -116,7 +120,7 @@ class Registration:
         For whoever looks at the channels right after a publish: nsqd answers that publish only when
         they are there, ours answers at once.
         """
-        if self._starting_count:
+        if self._starting:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(TOPICS_PATIENCE_S):
                     await self._is_nothing_starting.wait()
@@ -143,11 +147,11 @@ class Registration:
             found = await self._find_channels(topic)
             # It may have been deleted meanwhile.
             if topic.state is TopicState.STARTING:
-                self._make_channels(topic, found)
+                self._make_channels(topic, found - self._starting[topic])
                 topic.start()
         finally:
-            self._starting_count -= 1
-            if not self._starting_count:
+            del self._starting[topic]
+            if not self._starting:
                 self._is_nothing_starting.set()
 
     async def _find_channels(self, topic: Topic) -> set[str]:

@@ -40,6 +40,8 @@ MAX_CHANGES = 100_000
 MIN_ATTEMPT_INTERVAL_S = 0.1
 FIRST_BACKOFF_S = 0.1
 MAX_BACKOFF_S = 5.0
+# One that was away is met by every nsqd of the cluster: each gives it a moment, at random.
+RETURN_DELAYS_S = (0.25, 0.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +108,7 @@ class LookupPeer:
         self._connected_at_s: float | None = None
         self._last_error = ""
         self._logged_error = ""
+        self._was_away = False  # the last attempt did not even connect
 
     @property
     def status(self) -> PeerStatus:
@@ -162,8 +165,12 @@ class LookupPeer:
             LookupReplyError: it answered something else than it should.
         """
         logger.debug("LOOKUPD(%s): connecting", self.address)
+        was_away, self._was_away = self._was_away, True
         conversation = await self._connect(host, port)
+        self._was_away = False
         try:
+            if was_away:
+                await asyncio.sleep(random.uniform(*RETURN_DELAYS_S))
             await self._identify(conversation)
             await self._keep_up_to_date(conversation)
         finally:

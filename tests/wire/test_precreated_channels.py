@@ -263,6 +263,22 @@ async def test_a_topic_may_be_deleted_while_it_is_asked_about(
     await consumer.expect_quiet()
 
 
+async def test_a_channel_deleted_meanwhile_does_not_come_back(
+    nsqd: RunningDaemon, lookupd: FakeLookupd
+) -> None:
+    lookupd.channels["t"] = ["a", "mine"]
+    lookupd.http_speaks.clear()
+    await nsqd.post("/topic/create?topic=t")
+    await nsqd.post("/channel/create?topic=t&channel=mine")
+    await wait_until(lambda: lookupd.requests)
+    await nsqd.post("/channel/delete?topic=t&channel=mine")
+
+    lookupd.http_speaks.set()
+
+    await wait_for_channels(nsqd, "t", "a")
+    assert nsqd.daemon.broker.topics["t"].state is TopicState.RUNNING
+
+
 async def test_nothing_is_lost_if_nsqd_stops_while_it_asks(
     nsqd: RunningDaemon, lookupd: FakeLookupd, start_nsqd: StartNsqd, tmp_path: Path
 ) -> None:

@@ -26,7 +26,7 @@ from tests.support.running_daemon import RunningDaemon, StartNsqd
 
 IDENTITY = PeerIdentity("here", 4150, 4151, "1.3.0")
 # A retry comes at once, or after a fraction of a second; a PING would come after 15 s.
-SOON_S = 2.0
+SOON_S = 5.0
 
 
 @pytest.fixture
