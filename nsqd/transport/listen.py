@@ -1,8 +1,10 @@
 """Listening sockets: host:port is TCP, anything else the path of a unix socket, as in nsqd."""
 
+import errno
 import os
 import re
 import socket
+import stat
 
 BACKLOG = 1024
 _HOST_PORT = re.compile(r"(?:\[(?P<bracketed>[^\]]*)\]|(?P<host>[^:]*)):(?P<port>\d{1,5})")
@@ -33,6 +35,7 @@ def listen(address: str) -> socket.socket:
         return _listen_tcp(*host_port)
     except (OSError, OverflowError) as error:
         cause = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        cause = cause[:1].lower() + cause[1:]
         raise ListenError(f"listen ({address}) failed - {cause}") from error
 
 
@@ -81,15 +84,30 @@ def _listen_tcp(host: str, port: int) -> socket.socket:
 
 
 def _has_no_ipv6(error: OSError) -> bool:
-    return error.errno in {97, 99}  # EAFNOSUPPORT, EADDRNOTAVAIL
+    return error.errno in {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL}
 
 
 def _listen_unix(path: str) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        listener.bind(path)
+        try:
+            listener.bind(path)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or not _is_stale(path):
+                raise
+            os.unlink(path)
+            listener.bind(path)
         listener.listen(BACKLOG)
     except OSError:
         listener.close()
         raise
     return listener
+
+
+def _is_stale(path: str) -> bool:
+    """Whether this is a socket that nobody listens on: left behind by a process that was killed."""
+    if not stat.S_ISSOCK(os.stat(path).st_mode):
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        return probe.connect_ex(path) == errno.ECONNREFUSED

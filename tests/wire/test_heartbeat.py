@@ -1,0 +1,132 @@
+"""Heartbeats and deadlines (W-110 to W-114), in real time with the shortest interval there is."""
+
+import asyncio
+import contextlib
+import time
+
+from tests.support.running_daemon import RunningDaemon
+from tests.support.v2_client import HEARTBEAT, ConnectionEndedError, V2Client
+
+INTERVAL_MS = 1000
+LATE_S = 0.6
+EARLY_S = 0.2  # the clock of a test starts a little after nsqd's
+
+
+async def connect(nsqd: RunningDaemon) -> V2Client:
+    """Open a connection with short heartbeats."""
+    client = await nsqd.connect()
+    await client.identify(heartbeat_interval=INTERVAL_MS)
+    return client
+
+
+async def watch(client: V2Client, *, seconds: float, answer: bytes) -> list[float]:
+    """Note when heartbeats come, and answer them; anything else is an error."""
+    start = time.monotonic()
+    beats: list[float] = []
+    while (left := start + seconds - time.monotonic()) > 0:
+        try:
+            frame = await client.read_frame(left)
+        except TimeoutError:
+            break
+        assert frame == HEARTBEAT
+        beats.append(time.monotonic() - start)
+        client.send(answer)
+    return beats
+
+
+def assert_regular(beats: list[float], count: int) -> None:
+    assert len(beats) == count, beats
+    for number, beat in enumerate(beats, start=1):
+        assert number - EARLY_S <= beat < number + LATE_S, beats
+
+
+async def test_answered_heartbeats_keep_a_connection(nsqd: RunningDaemon) -> None:
+    """W-110, W-111: idle, subscribed or busy; the answer may be any command."""
+    idle, subscribed, busy = [await connect(nsqd) for _ in range(3)]
+    await subscribed.subscribe("t")
+    await busy.subscribe("u", "c", rdy=0)
+
+    async def stay_busy() -> None:
+        for _ in range(32):
+            busy.nop()
+            await asyncio.sleep(0.1)
+
+    beats, subscribed_beats, busy_beats, _ = await asyncio.gather(
+        watch(idle, seconds=3.3, answer=b"NOP\n"),
+        watch(subscribed, seconds=3.3, answer=b"RDY 0\n"),
+        watch(busy, seconds=3.3, answer=b""),
+        stay_busy(),
+    )
+
+    for seen in (beats, subscribed_beats, busy_beats):
+        assert_regular(seen, 3)
+
+
+async def test_silence_ends_a_connection(nsqd: RunningDaemon) -> None:
+    """W-112 to W-114: after two intervals, without an error but in the middle of a body."""
+    silent = await connect(nsqd)
+    stalled = await connect(nsqd)
+    stalled.send(b"PUB t\n\0\0\0\x05four")
+    in_line = await connect(nsqd)
+    in_line.send(b"PUB ")
+    forgetful = await connect(nsqd)
+    mute = await nsqd.connect()
+    await mute.identify(heartbeat_interval=-1)
+    subscribed = await connect(nsqd)
+    await subscribed.subscribe("t", rdy=1)
+    start = time.monotonic()
+
+    async def expect_end(client: V2Client, *frames: tuple[int, bytes]) -> None:
+        seen = []
+        with contextlib.suppress(ConnectionEndedError):
+            while True:
+                seen.append(await client.read_frame())
+        assert seen == [HEARTBEAT, *frames]
+        assert 2 - EARLY_S <= time.monotonic() - start < 2 + LATE_S
+
+    async def speak_once_more(client: V2Client) -> None:
+        assert await client.read_frame() == HEARTBEAT
+        client.nop()
+        assert await client.read_frame() == HEARTBEAT
+        await client.settle()
+
+    await asyncio.gather(
+        expect_end(silent),
+        expect_end(in_line),
+        expect_end(subscribed),
+        expect_end(stalled, (1, b"E_BAD_MESSAGE PUB failed to read message body")),
+        speak_once_more(forgetful),
+        mute.expect_quiet(2.3),
+    )
+    await mute.settle()
+    await nsqd.wait_for_channel("t", client_count=0)
+
+
+async def test_body_that_keeps_coming_is_waited_for(nsqd: RunningDaemon) -> None:
+    """Where nsqd's deadline runs from the command's line, ours runs from the last byte."""
+    client = await connect(nsqd)
+    client.send(b"PUB t\n\0\0\0\x18")
+
+    for _ in range(24):
+        client.send(b"x")
+        await asyncio.sleep(0.1)
+
+    frames = [await client.read_frame() for _ in range(3)]
+    assert sorted(frames) == [(0, b"OK"), HEARTBEAT, HEARTBEAT]
+
+
+async def test_interval_restarts_with_identify(nsqd: RunningDaemon) -> None:
+    client = await connect(nsqd)
+    await asyncio.sleep(0.6)
+
+    await client.identify(heartbeat_interval=INTERVAL_MS)
+
+    assert_regular(await watch(client, seconds=1.5, answer=b"NOP\n"), 1)
+
+
+async def test_heartbeats_may_be_turned_off_again(nsqd: RunningDaemon) -> None:  # W-114
+    client = await connect(nsqd)
+
+    await client.identify(heartbeat_interval=-1)
+
+    await client.expect_quiet(1.3)
