@@ -27,7 +27,7 @@ from operator import itemgetter
 from typing import cast
 
 from nsqd.broker.batch import Batch, Message, StoredBatch
-from nsqd.broker.consumer import Consumer, Locality
+from nsqd.broker.consumer import GONE, Consumer, Locality
 from nsqd.broker.deferred import Deferred
 from nsqd.broker.errors import ClosedError, ConsumerLimitError, NotInFlightError
 from nsqd.broker.histogram import Histogram
@@ -183,8 +183,11 @@ class Channel:
             # An idle channel would not come across it for long, and keep the connection alive.
             self._ready[consumer.locality].remove(consumer)
             consumer.is_queued = False
+        consumer.sink = GONE
         if len(consumer.in_flight):
             self._orphans.add(consumer)
+        else:
+            consumer.in_flight.close()
         if not self.consumers and self.on_abandoned is not None:
             self.on_abandoned()
 
@@ -284,12 +287,16 @@ class Channel:
             OSError: a file could not be removed.
         """
         self._deferred.clear()
-        for consumer in self._everyone():
-            consumer.in_flight.clear()
-        self._orphans.clear()
-        self._queue.empty()
         for consumer in self.consumers:
-            self.wake(consumer)
+            consumer.in_flight.clear()
+        for consumer in self._orphans:
+            consumer.in_flight.close()
+        self._orphans.clear()
+        try:
+            self._queue.empty()
+        finally:
+            for consumer in self.consumers:
+                self.wake(consumer)
 
     def flush(self) -> None:
         """Disconnect the consumers and write every message to disk, for the last time.
@@ -310,12 +317,16 @@ class Channel:
         self.on_abandoned = None
         messages = []
         for consumer in self._everyone():
-            messages += consumer.in_flight.clear()
+            messages += consumer.in_flight.close()
         for consumer in list(self.consumers):
             consumer.sink.close()
+            consumer.sink = GONE
         self.consumers.clear()
         self._orphans.clear()
-        return messages + self._deferred.clear()
+        self._held.clear()
+        for ready in self._ready:
+            ready.clear()
+        return messages + self._deferred.close()
 
     def _count_finished(self, entries: list[Entry]) -> None:
         """Count FINs and how long they took; they mostly answer one delivery, of one time."""
@@ -347,6 +358,7 @@ class Channel:
         if consumer in self._orphans:
             if not len(consumer.in_flight):
                 self._orphans.discard(consumer)
+                consumer.in_flight.close()
         else:
             self.wake(consumer)
 

@@ -17,6 +17,19 @@ class Sink(Protocol):
         """Close the connection: the channel is gone."""
 
 
+class _Gone:
+    """The sink of a consumer that has left, so that consumer and connection are no cycle."""
+
+    def deliver(self, heads: list[bytes], ids: list[bytes], bodies: Sequence[bytes]) -> None:
+        raise AssertionError("delivered to a consumer that has left")
+
+    def close(self) -> None:
+        """There is no connection any more."""
+
+
+GONE = _Gone()
+
+
 class Locality(IntEnum):
     """How near a consumer is to this nsqd; the nearest is served first if the experiment is on."""
 

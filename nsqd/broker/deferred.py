@@ -51,6 +51,11 @@ class Deferred:
             self._timer = None
         return messages
 
+    def close(self) -> list[Message]:
+        """As `clear`, for the last time: the channel is let go of."""
+        self._on_due = _ignore
+        return self.clear()
+
     def _arm(self) -> None:
         if not self._heap:
             return
@@ -71,3 +76,7 @@ class Deferred:
         self._arm()
         if messages:
             self._on_due(messages)
+
+
+def _ignore(messages: list[Message]) -> None:
+    """Nothing is due once everything has been cleared."""

@@ -112,6 +112,11 @@ class InFlight:
             self._timer = None
         return messages
 
+    def close(self) -> list[Message]:
+        """As `clear`, for the last time: the channel and the consumer are let go of."""
+        self._on_expired = _ignore
+        return self.clear()
+
     def _promote(self, message_id: bytes) -> None:
         twins = self._twins.get(message_id)
         if twins:
@@ -162,6 +167,10 @@ class InFlight:
         else:
             earliest = min(entry[0] for entry in self.entries.values())
         self._arm(earliest)
+
+
+def _ignore(messages: list[Message]) -> None:
+    """Nothing expires once everything has been cleared."""
 
 
 def _message(message_id: bytes, entry: Entry) -> Message:

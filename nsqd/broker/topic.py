@@ -183,15 +183,30 @@ class Topic:
         return [self._queue, *(channel.queue for channel in self.channels.values())]
 
     def delete(self) -> None:
-        """Delete the topic, its channels and all their messages."""
+        """Delete the topic, its channels and all their messages.
+
+        Raises:
+            OSError: a file could not be removed; everything else is done all the same.
+        """
         self.state = TopicState.CLOSED
         self.takes_messages = False
         self.on_abandoned = None
         self._is_direct = False
+        errors = []
         for name in list(self.channels):
-            self.delete_channel(name)
-        self._queue.empty()
-        self._queue.backend.delete()
+            try:
+                self.delete_channel(name)
+            except OSError as error:
+                errors.append(error)
+        self.on_channel_change = None  # it knows us, and would keep us alive
+        try:
+            self._queue.empty()
+        except OSError as error:
+            errors.append(error)
+        finally:
+            self._queue.backend.delete()
+        if errors:
+            raise errors[0]
 
     def _announce(self, channel: Channel) -> None:
         if self.on_channel_change is not None:

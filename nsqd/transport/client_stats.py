@@ -82,8 +82,9 @@ def read_consumers(channel: ChannelStats, *, topic_name: str = "") -> Iterator[C
     """Read the clients of a channel, each when it is asked for."""
     for consumer in channel.consumers:
         # Every consumer of a running daemon is a TCP client; the broker need not know that.
-        assert isinstance(consumer.sink, V2Connection)
-        yield read_client(consumer.sink, topic_name=topic_name)
+        # One that has left since the channel was read has no connection any more.
+        if isinstance(consumer.sink, V2Connection):
+            yield read_client(consumer.sink, topic_name=topic_name)
 
 
 def read_producers(
