@@ -73,8 +73,8 @@ def _make_parser() -> argparse.ArgumentParser:
         "salvage",
         help="copy what can be read of a damaged segment",
         description="Copies the readable records of a damaged segment into a good one, also those "
-        "behind the damage. To deliver them, stop nsqd and give the result the name of a segment "
-        "that the queue's metadata covers or will reach, or publish the bodies that `dump` shows.",
+        "behind the damage. To deliver them again, those before the damage included, stop nsqd, "
+        "give the result the name of the queue's next segment (one above the highest), start nsqd.",
     )
     command.add_argument("file", metavar="FILE", help="the damaged segment; it is not changed")
     command.add_argument("--output", metavar="FILE", help="where to (default: FILE.salvaged)")

@@ -250,7 +250,8 @@ class DiskQueue:
                 self._abandon_missing(segment)
                 continue
             first = self._window.next_ordinal
-            self._window.add(Run(segment, reader.buffer_pos - PREFIX_BYTES, first, offsets=starts))
+            origin = reader.buffer_pos - PREFIX_BYTES
+            self._window.add(Run(segment, origin, first, starts, are_lengths=False))
             self._unread_count -= len(starts)
             if reader.position >= segment.end:
                 self._correct_depth_at_tail()
@@ -286,7 +287,8 @@ class DiskQueue:
         if end > reader.segment.end:
             self._advance_across_segments(lengths)
         elif lengths:
-            self._window.add(Run(reader.segment, reader.position, first, lengths=lengths))
+            run = Run(reader.segment, reader.position, first, lengths, are_lengths=True)
+            self._window.add(run)
             reader.position = end
         self._unread_count -= len(lengths)
         if reader.position >= reader.segment.end:
@@ -305,9 +307,9 @@ class DiskQueue:
                 continue
             stop = bisect_right(ends, done + segment.end - reader.position, lo=index)
             assert stop > index, "the lengths are not those of the next records"
-            run = Run(
-                segment, reader.position, self._window.next_ordinal, lengths=lengths[index:stop]
-            )
+            ordinal = self._window.next_ordinal
+            numbers = lengths[index:stop]
+            run = Run(segment, reader.position, ordinal, numbers, are_lengths=True)
             self._window.add(run)
             reader.position += ends[stop - 1] - done
             done = ends[stop - 1]
@@ -361,6 +363,8 @@ class DiskQueue:
         )
 
     def _abandon_missing(self, segment: SegmentState) -> None:
+        # If the whole directory is gone, as with a volume that is not mounted, nothing is skipped.
+        os.stat(self._directory)
         self._logger.warning(
             "diskqueue segment missing, skipped file=%s", self._writer.path_of(segment)
         )

@@ -23,33 +23,36 @@ _TRIM_COUNT = 4096
 
 
 class Run:
-    """Records that stand one behind the other in one segment."""
+    """Records that stand one behind the other in one segment.
 
-    __slots__ = ("count", "first", "lengths", "offsets", "origin", "segment")
+    Its numbers are either where the records begin, counted from `origin`, or the size of each, with
+    `origin` the beginning of the first.
+    """
+
+    __slots__ = ("are_lengths", "count", "first", "numbers", "origin", "segment")
 
     def __init__(
         self,
         segment: SegmentState,
         origin: int,
         first: int,
+        numbers: Sequence[int],
         *,
-        lengths: Sequence[int] = (),
-        offsets: Sequence[int] = (),
+        are_lengths: bool,
     ) -> None:
-        """Notes either where the records begin, counted from `origin`, or the size of each."""
         self.segment = segment
         self.origin = origin
         self.first = first
-        self.offsets = array("I", offsets)
-        self.lengths = array("I", lengths)
-        self.count = len(offsets) or len(lengths)
+        self.count = len(numbers)
+        self.numbers = array("I", numbers)
+        self.are_lengths = are_lengths
 
     def position_of(self, ordinal: int) -> int:
         """Where in the segment the record begins."""
         index = ordinal - self.first
-        if self.offsets:
-            return self.origin + self.offsets[index]
-        return self.origin + sum(self.lengths[:index])
+        if self.are_lengths:
+            return self.origin + sum(self.numbers[:index])
+        return self.origin + self.numbers[index]
 
 
 class Window:

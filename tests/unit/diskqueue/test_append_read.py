@@ -132,7 +132,7 @@ def test_record_larger_than_a_segment_is_stored_alone(tmp_path: Path, sizes: lis
 
 @pytest.mark.parametrize("batch_size", [1, 300])
 def test_many_segments_need_few_descriptors(tmp_path: Path, batch_size: int) -> None:
-    queue = open_queue(tmp_path, max_bytes_per_file=RECORD_BYTES)
+    queue = open_queue(tmp_path, max_bytes_per_file=2 * RECORD_BYTES)
     before = len(os.listdir("/proc/self/fd"))
 
     for _ in range(0, 300, batch_size):

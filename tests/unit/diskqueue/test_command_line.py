@@ -215,6 +215,24 @@ def test_salvage_writes_a_good_segment(tmp_path: Path, capsys: pytest.CaptureFix
     assert numbers(drain(DiskQueue(tmp_path, "t"))) == [0, 1]
 
 
+def test_salvaged_records_are_delivered_as_the_help_says(tmp_path: Path) -> None:
+    write_segment(tmp_path, 0, damaged())
+    write_metadata(tmp_path, "5\n0,0\n0,160\n")
+    queue = DiskQueue(tmp_path, "t")
+    assert numbers(drain(queue)) == [0, 1]
+    queue.commit([0, 1])
+    queue.put([payload(7)])
+    queue.close()
+
+    main(["salvage", str(tmp_path / "t.diskqueue.000000.dat.bad")])
+    salvaged = tmp_path / "t.diskqueue.000000.dat.bad.salvaged"
+    salvaged.rename(tmp_path / "t.diskqueue.000002.dat")
+
+    queue = DiskQueue(tmp_path, "t")
+    assert queue.depth == 5
+    assert numbers(drain(queue)) == [7, 0, 1, 3, 4]
+
+
 def test_salvage_of_a_good_segment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_segment(tmp_path, 0, records(0, 2))
 

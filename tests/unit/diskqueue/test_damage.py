@@ -270,6 +270,21 @@ def test_segment_deleted_while_running_is_skipped(tmp_path: Path) -> None:
     assert numbers(drain(queue)) == [6]
 
 
+def test_directory_that_is_gone_is_an_error_and_skips_nothing(tmp_path: Path) -> None:
+    """A volume that was unmounted comes back with all its records."""
+    directory = tmp_path / "volume"
+    directory.mkdir()
+    queue = DiskQueue(directory, "t")
+    queue.put([payload(0)])
+    directory.rename(tmp_path / "elsewhere")
+
+    with pytest.raises(FileNotFoundError):
+        queue.read(10, 1000)
+
+    (tmp_path / "elsewhere").rename(directory)
+    assert numbers(drain(queue)) == [0]
+
+
 def test_write_segment_deleted_while_running(tmp_path: Path) -> None:
     queue = DiskQueue(tmp_path, "t")
     queue.put([payload(0), payload(1)])
