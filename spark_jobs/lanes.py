@@ -1,0 +1,185 @@
+"""Exact record offsets of a piece of a segment, found in many places at once.
+
+Records are a chain: a length leads to the next one, so a plain walk takes one step of Python per
+record. Here the piece is cut into lanes. In each, a place that looks like a record is guessed, and
+all lanes walk in lockstep, one numpy operation for a step of all of them:
+
+    proven --> guess 1 --> guess 2 --> guess 3
+    r r r r r |r r r r r r |r r r r r |r r r ... stop
+
+A guess proves nothing, since bodies may contain records. The first lane starts at a true record. A
+lane is believed when a believed one ends exactly at its start; where the believed chain runs past a
+guess, it is walked on in Python until it meets the start of another lane. So the result is that of
+the plain walk, whatever the bytes; bad guesses only cost time.
+"""
+
+import sys
+
+import numpy as np
+import numpy.typing as npt
+
+from diskqueue.envelope import HEADER_BYTES
+from diskqueue.segment import PREFIX, PREFIX_BYTES, Limits
+
+Offsets = npt.NDArray[np.int64]
+
+_MIN_STRIDE = PREFIX_BYTES + HEADER_BYTES
+# Below this size, or with fewer records, the plain walk is as fast.
+_MIN_PIECE_BYTES = 256 * 1024
+_MIN_RECORDS = 1024
+# So many records walk one after another in a lane. More means fewer guesses and more steps; 100 MB
+# of 230 B records took 34 ms with 48, 40 with 18, 33 with 96 (a plain walk: 150).
+_RECORDS_PER_LANE = 48
+_SAMPLE_COUNT = 16
+# How many leading bytes of the first timestamp a guess must share: 2 are 3.3 days.
+_TIMESTAMP_PREFIX_BYTES = 2
+
+
+def find_records(data: bytearray, stop: int, limits: Limits) -> tuple[Offsets, int]:
+    """The starts of the whole records from the beginning of `data`, and where the last one ends.
+
+    Stops at the first record that is cut off by `stop` or whose length is outside the limits, as
+    `diskqueue.segment.split_records` does.
+    """
+    if stop >= _MIN_PIECE_BYTES:
+        sample, end = walk(data, stop, limits, _SAMPLE_COUNT)
+        if len(sample) == _SAMPLE_COUNT:
+            mean_bytes = end // _SAMPLE_COUNT
+            if stop // mean_bytes >= _MIN_RECORDS:
+                return _Lanes(data, stop, limits, mean_bytes * _RECORDS_PER_LANE).result()
+    offsets, end = walk(data, stop, limits)
+    return np.array(offsets, np.int64), end
+
+
+def walk(
+    data: bytearray, stop: int, limits: Limits, max_records: int = sys.maxsize
+) -> tuple[list[int], int]:
+    """The same, record by record."""
+    offsets: list[int] = []
+    unpack_from = PREFIX.unpack_from
+    min_bytes, max_bytes = limits.min_record_bytes, limits.max_record_bytes
+    position = 0
+    last_prefix = stop - PREFIX_BYTES
+    while position <= last_prefix and len(offsets) < max_records:
+        (length,) = unpack_from(data, position)
+        following = position + PREFIX_BYTES + length
+        if following > stop or not min_bytes <= length <= max_bytes:
+            break
+        offsets.append(position)
+        position = following
+    return offsets, position
+
+
+class _Lanes:
+    """One piece: its lanes, how far each got, and which of them are proven."""
+
+    def __init__(self, data: bytearray, stop: int, limits: Limits, lane_bytes: int) -> None:
+        self._data = data
+        self._stop = stop
+        self._limits = limits
+        # What timestamps begin with: no reader of text finds it in a body by chance.
+        self._look = bytes(data[PREFIX_BYTES : PREFIX_BYTES + _TIMESTAMP_PREFIX_BYTES])
+        self._starts = self._guess_starts(lane_bytes)
+        # Where each lane ended: behind its last whole record.
+        self._ends = np.empty(len(self._starts), np.int64)
+        # Per step: which lanes took it, and from where.
+        self._lane_steps: list[npt.NDArray[np.intp]] = []
+        self._steps: list[Offsets] = []
+
+    def result(self) -> tuple[Offsets, int]:
+        self._walk_all()
+        offsets = np.concatenate(self._steps)
+        if np.array_equal(self._ends[:-1], self._starts[1:]):
+            end = int(self._ends[-1])
+        else:
+            is_proven, extra, end = self._prove()
+            lanes = np.concatenate(self._lane_steps)
+            offsets = np.concatenate([offsets[is_proven[lanes]], np.array(extra, np.int64)])
+        offsets.sort()
+        return offsets, end
+
+    def _guess_starts(self, lane_bytes: int) -> Offsets:
+        """The true first record, and behind each lane boundary what looks like a record."""
+        starts = [0]
+        for boundary in range(lane_bytes, self._stop - lane_bytes, lane_bytes):
+            guess = self._guess_start(boundary, boundary + lane_bytes)
+            if guess > starts[-1]:
+                starts.append(guess)
+        return np.array(starts, np.int64)
+
+    def _guess_start(self, begin: int, end: int) -> int:
+        """The first place with the timestamp of a record, followed by another; -1 without one."""
+        data, look = self._data, self._look
+        found = data.find(look, begin + PREFIX_BYTES, end)
+        while found >= 0:
+            (length,) = PREFIX.unpack_from(data, found - PREFIX_BYTES)
+            following = found + length + PREFIX_BYTES
+            if HEADER_BYTES <= length <= self._limits.max_record_bytes and (
+                following + _MIN_STRIDE > self._stop or data.startswith(look, following)
+            ):
+                return found - PREFIX_BYTES
+            found = data.find(look, found + 1, end)
+        return -1
+
+    def _walk_all(self) -> None:
+        """Moves all lanes, a record at a time, until each reaches the next one's start or breaks.
+
+        A lane whose record is not whole stops before it.
+        """
+        stop = self._stop
+        lengths = np.ndarray((stop - 3,), np.int32, self._data, 0, (1,))
+        min_bytes = self._limits.min_record_bytes
+        spread = np.uint32(self._limits.max_record_bytes - min_bytes)
+        position = self._starts.copy()
+        # The last lane ends where no further length can be read.
+        goal = np.append(self._starts[1:], stop - 3)
+        lane = np.arange(len(position))
+        while True:
+            length = lengths[position].byteswap()
+            following = position + length
+            following += PREFIX_BYTES
+            # One comparison for both limits: a length below the minimum wraps around.
+            length -= np.int32(min_bytes)
+            goes_on = length.view(np.uint32) <= spread
+            is_whole = goes_on
+            goes_on = goes_on & (following < goal)
+            if not goes_on.all():
+                is_whole &= following <= stop
+                self._ends[lane] = np.where(is_whole, following, position)
+                self._lane_steps.append(lane[is_whole])
+                self._steps.append(position[is_whole])
+                lane, position, goal = lane[goes_on], following[goes_on], goal[goes_on]
+                if not lane.size:
+                    return
+            else:
+                self._lane_steps.append(lane)
+                self._steps.append(position)
+                position = following
+
+    def _prove(self) -> tuple[npt.NDArray[np.bool_], list[int], int]:
+        """Which lanes are part of the chain, the records between them, and the chain's end."""
+        lane_at = {int(start): lane for lane, start in enumerate(self._starts)}
+        is_proven = np.zeros(len(self._starts), bool)
+        extra: list[int] = []
+        lane: int | None = 0
+        position = 0
+        while True:
+            if lane is not None:
+                is_proven[lane] = True
+                position = int(self._ends[lane])
+            else:
+                extra.append(position)
+                (length,) = PREFIX.unpack_from(self._data, position)
+                position += PREFIX_BYTES + length
+            if not self._is_whole(position):
+                return is_proven, extra, position
+            lane = lane_at.get(position)
+
+    def _is_whole(self, position: int) -> bool:
+        """Whether a whole record of a valid length stands here."""
+        if position + PREFIX_BYTES > self._stop:
+            return False
+        (length,) = PREFIX.unpack_from(self._data, position)
+        limits = self._limits
+        is_valid: bool = limits.min_record_bytes <= length <= limits.max_record_bytes
+        return is_valid and position + PREFIX_BYTES + length <= self._stop

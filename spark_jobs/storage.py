@@ -1,0 +1,160 @@
+"""Directories and files, local or remote, through pyarrow.fs; everything here only reads.
+
+A data directory is named by a plain path or by a URI. Names of queue files are joined to the path
+*inside* the file system, never to the URI: they may contain `#`, `%` and `:`.
+"""
+
+import fnmatch
+import mmap
+import os
+import re
+from functools import lru_cache
+
+import pyarrow as pa
+from pyarrow import fs
+
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+# Hadoop's names for what Arrow calls s3.
+_S3_SCHEMES = ("s3a://", "s3n://")
+_GLOB = re.compile(r"[*?\[]")
+_MAX_GLOB_DIRECTORIES = 100_000
+
+
+class Directory:
+    """A directory, which need not exist."""
+
+    __slots__ = ("_filesystem", "_path", "name")
+
+    def __init__(self, name: str) -> None:
+        """Args: name: a path, or a URI that pyarrow.fs can open.
+
+        Raises:
+            ValueError: there is no such kind of file system.
+        """
+        self.name = name.rstrip("/") or "/"
+        self._filesystem, self._path = _open_filesystem(self.name)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether its files are this machine's own."""
+        return isinstance(self._filesystem, fs.LocalFileSystem)
+
+    def exists(self) -> bool:
+        """Whether there is such a directory.
+
+        Raises:
+            OSError: it cannot be looked at.
+        """
+        return bool(self._filesystem.get_file_info(self._path).type == fs.FileType.Directory)
+
+    def list_files(self) -> dict[str, int]:
+        """The size of each file in it.
+
+        Raises:
+            OSError: it does not exist or cannot be listed.
+        """
+        infos = self._filesystem.get_file_info(fs.FileSelector(self._path))
+        return {info.base_name: info.size for info in infos if info.type == fs.FileType.File}
+
+    def list_directories(self) -> list[str]:
+        """The names of the directories in it, none if it does not exist.
+
+        Raises:
+            OSError: it cannot be listed.
+        """
+        selector = fs.FileSelector(self._path, allow_not_found=True)
+        infos = self._filesystem.get_file_info(selector)
+        return sorted(info.base_name for info in infos if info.type == fs.FileType.Directory)
+
+    def read_start(self, file_name: str, max_bytes: int) -> bytes | None:
+        """What a file begins with, or None if there is no such file.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        try:
+            with self._filesystem.open_input_stream(self._join(file_name)) as stream:
+                content: bytes = stream.read(max_bytes)
+                return content
+        except FileNotFoundError:
+            return None
+
+    def open_file(self, file_name: str) -> pa.NativeFile:
+        """A file to read from anywhere.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            OSError: it cannot be opened.
+        """
+        return self._filesystem.open_input_file(self._join(file_name))
+
+    def read_whole(self, file_name: str) -> bytes | mmap.mmap:
+        """A file's content, mapped if it is local; for files that do not change any more.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            OSError: it cannot be read.
+        """
+        if not self.is_local:
+            with self.open_file(file_name) as file:
+                content: bytes = file.read()
+                return content
+        with open(self._join(file_name), "rb") as local_file:
+            if os.fstat(local_file.fileno()).st_size == 0:
+                return b""  # cannot be mapped
+            return mmap.mmap(local_file.fileno(), 0, access=mmap.ACCESS_READ)
+
+    def path_of(self, file_name: str) -> str:
+        """What to call a file when talking to people."""
+        return f"{self.name.rstrip('/')}/{file_name}"
+
+    def _join(self, file_name: str) -> str:
+        return f"{self._path.rstrip('/')}/{file_name}"
+
+
+def expand(pattern: str) -> list[str]:
+    """The names of the directories a path, a glob or a URI stands for; none if a glob finds none.
+
+    Raises:
+        ValueError: there is no such kind of file system.
+        OSError: a directory cannot be listed.
+    """
+    if not _GLOB.search(pattern) or Directory(pattern).exists():
+        return [pattern]
+    parts = pattern.rstrip("/").split("/")
+    first = next(i for i, part in enumerate(parts) if _GLOB.search(part))
+    found = ["/".join(parts[:first]) or ("/" if pattern.startswith("/") else ".")]
+    for part in parts[first:]:
+        found = [
+            child
+            for parent in found
+            for child in _match_children(parent, part)
+            if len(found) < _MAX_GLOB_DIRECTORIES
+        ]
+    return found
+
+
+def _match_children(parent: str, pattern: str) -> list[str]:
+    directory = Directory(parent)
+    if not _GLOB.search(pattern):
+        child = directory.path_of(pattern)
+        return [child] if Directory(child).exists() else []
+    return [
+        directory.path_of(name)
+        for name in directory.list_directories()
+        if fnmatch.fnmatchcase(name, pattern) and not name.startswith(".")
+    ]
+
+
+@lru_cache(maxsize=64)
+def _open_filesystem(name: str) -> tuple[fs.FileSystem, str]:
+    if not _URI.match(name):
+        return fs.LocalFileSystem(), name
+    for scheme in _S3_SCHEMES:
+        if name.startswith(scheme):
+            name = "s3://" + name.removeprefix(scheme)
+    try:
+        filesystem, path = fs.FileSystem.from_uri(name)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise ValueError(f"cannot open {name}: {error}") from error
+    return filesystem, path
