@@ -10,7 +10,8 @@ from diskqueue.errors import (
     QueueClosedError,
     RecordTooLargeError,
 )
-from diskqueue.queue import Batch, DiskQueue
+from diskqueue.queue import DiskQueue
+from diskqueue.reader import Batch
 from diskqueue.sync_job import SyncJob
 
 __all__ = [

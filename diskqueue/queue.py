@@ -48,7 +48,7 @@ from itertools import accumulate
 
 from diskqueue import layout
 from diskqueue.errors import CorruptSegmentError, QueueClosedError, RecordTooLargeError
-from diskqueue.reader import Reader
+from diskqueue.reader import Batch, Reader
 from diskqueue.recovery import SegmentState, recover
 from diskqueue.segment import (
     DEFAULT_MAX_RECORD_BYTES,
@@ -67,25 +67,6 @@ _MIN_FREED_BYTES = 4096
 _FREED_SHARE = 8
 
 _logger = logging.getLogger(__name__)
-
-
-class Batch:
-    """Records of one read; payload i is data[starts[i]:ends[i]], its ordinal first + i."""
-
-    __slots__ = ("data", "ends", "first", "starts")
-
-    def __init__(self, first: int, data: bytes, starts: list[int], ends: list[int]) -> None:
-        self.first = first
-        self.data = data
-        self.starts = starts
-        self.ends = ends
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def __iter__(self) -> Iterator[bytes]:
-        data = self.data
-        return (data[start:end] for start, end in zip(self.starts, self.ends, strict=True))
 
 
 class DiskQueue:
@@ -110,8 +91,6 @@ class DiskQueue:
             max_append_bytes: larger records are refused by `append`; the same if not given. A
                 caller that moves records between queues needs more, since the limit may have been
                 lowered after they were written.
-
-        Args:
             files: the queue's entry in `layout.list_queues`, or an empty one if it has none, for
                 a caller who opens many queues at once and lists their directory only once.
 

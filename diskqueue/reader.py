@@ -5,6 +5,7 @@ position and the segment's end never changes, so the piece in memory stays valid
 """
 
 import os
+from collections.abc import Iterator
 
 from diskqueue import layout
 from diskqueue.errors import CorruptSegmentError
@@ -12,6 +13,25 @@ from diskqueue.recovery import SegmentState
 from diskqueue.segment import PREFIX_BYTES, Limits, find_damage, read_record, split_records
 
 _READ_AHEAD_BYTES = 256 * 1024
+
+
+class Batch:
+    """Records of one read; payload i is data[starts[i]:ends[i]], its ordinal first + i."""
+
+    __slots__ = ("data", "ends", "first", "starts")
+
+    def __init__(self, first: int, data: bytes, starts: list[int], ends: list[int]) -> None:
+        self.first = first
+        self.data = data
+        self.starts = starts
+        self.ends = ends
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __iter__(self) -> Iterator[bytes]:
+        data = self.data
+        return (data[start:end] for start, end in zip(self.starts, self.ends, strict=True))
 
 
 class Reader:
