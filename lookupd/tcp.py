@@ -37,7 +37,7 @@ CLOSE_TIMEOUT_S = 5.0
 # What is read, and so worked on, in one turn of the event loop: some 500 REGISTERs, about 2 ms.
 READ_BYTES = 16 * 1024
 # A queue of connections longer than the usual 100: when a network heals, all nsqds come at once.
-BACKLOG = 1024
+BACKLOG = 0xFFFF  # as much as the system allows: it has its own, lower limit
 
 # Go's default, by which a peer that lost power is gone in about two minutes.
 KEEP_ALIVE_S = 15

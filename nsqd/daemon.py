@@ -41,6 +41,7 @@ from nsqd.transport.drain import Drain
 from nsqd.transport.http_api import log_request, make_before_hook, make_router
 from nsqd.transport.http_server import HttpServer
 from nsqd.transport.listen import (
+    BACKLOG,
     ListenError,
     format_address,
     listen,
@@ -421,9 +422,11 @@ class Daemon:
         listener = self._listeners["TCP"]
         logger.info("TCP: listening on %s", format_address(listener))
         if listener.family == socket.AF_UNIX:
-            self._tcp_server = await loop.create_unix_server(factory, sock=listener)
+            self._tcp_server = await loop.create_unix_server(
+                factory, sock=listener, backlog=BACKLOG
+            )
         else:
-            self._tcp_server = await loop.create_server(factory, sock=listener)
+            self._tcp_server = await loop.create_server(factory, sock=listener, backlog=BACKLOG)
 
     def _tcp_settings(self, loop: asyncio.AbstractEventLoop) -> TcpSettings:
         options = self._options

@@ -50,7 +50,7 @@ __all__ = [
     "Style",
 ]
 
-LISTEN_BACKLOG: Final = 1024
+LISTEN_BACKLOG: Final = 0xFFFF  # as much as the system allows: it has its own, lower limit
 DEFAULT_GRACE_S: Final = 2.0
 
 # Turns of the loop that asyncio takes between accepting a socket and telling its connection.

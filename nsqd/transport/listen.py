@@ -6,7 +6,7 @@ import re
 import socket
 import stat
 
-BACKLOG = 1024
+BACKLOG = 0xFFFF  # as much as the system allows: it has its own, lower limit
 _HOST_PORT = re.compile(r"(?:\[(?P<bracketed>[^\]]*)\]|(?P<host>[^:]*)):(?P<port>\d{1,5})")
 
 
