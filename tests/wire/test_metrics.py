@@ -7,6 +7,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+import nsqd as nsqd_package
 from tests.support.http_client import HttpClient
 from tests.support.running_daemon import RunningDaemon, StartNsqd
 
@@ -87,7 +88,7 @@ async def test_figures_of_a_working_node(start_nsqd: StartNsqd) -> None:
     assert found["nsqd_topic_disk_bytes{topic=u}"] == 3 * (4 + 26 + 1)
     assert found["nsqd_fsync_duration_seconds_count{}"] >= 1
     assert found["process_resident_memory_bytes{}"] > 1e6
-    assert "nsqd_info{build=0.1.0,version=1.3.0}" in found
+    assert f"nsqd_info{{build={nsqd_package.__version__},version=1.3.0}}" in found
 
 
 async def test_openmetrics_for_who_asks_for_it(nsqd: RunningDaemon, http: HttpClient) -> None:
