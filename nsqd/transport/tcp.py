@@ -195,7 +195,8 @@ class V2Connection(asyncio.Protocol):
         """Go on with what has been read already, then with the socket."""
         if self.stream.has_pending and not self._is_suspended:
             self.data_received(b"")
-        if self._is_open and not self._is_suspended and not self.stream.has_pending:
+        is_free = not self._is_suspended and self._stalled_at is None
+        if self._is_open and is_free and not self.stream.has_pending:
             self._transport.resume_reading()
 
     def eof_received(self) -> None:
@@ -225,9 +226,16 @@ class V2Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The client is taking again."""
         self._stalled_at = None
+        self._heard_at = self._loop.time()
+        self._read_on()
         if self.consumer is not None and self.channel is not None and self._is_open:
             self.consumer.is_writable = True
             self.channel.wake(self.consumer)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """How much waits for the client to take it."""
+        return self._transport.get_write_buffer_size()
 
     def deliver(self, heads: list[bytes], ids: list[bytes], bodies: Sequence[bytes]) -> None:
         """Send messages."""
@@ -248,7 +256,7 @@ class V2Connection(asyncio.Protocol):
         self._end()
         if self._transport.can_write_eof() and not self._transport.is_closing():
             self._transport.write_eof()
-        self._set_timer(LINGER_S, self._transport.close)
+        self._set_timer(LINGER_S, self.close)
 
     def _abort(self) -> None:
         self._end()
@@ -264,6 +272,9 @@ class V2Connection(asyncio.Protocol):
         if self._out:
             out, self._out = self._out, []
             self.stream.write(out[0] if len(out) == 1 else b"".join(out))
+            if self._stalled_at is not None and self._is_open:
+                # No more commands until the client has read what the last ones were answered.
+                self._transport.pause_reading()
 
     # --- deadlines
 
@@ -402,6 +413,7 @@ class V2Connection(asyncio.Protocol):
             channel.subscribe(consumer)
         except (ClosedError, ConsumerLimitError, OSError) as error:
             raise FatalClientError(ErrorCode.E_SUB_FAILED, f"SUB failed {error}") from error
+        consumer.is_writable = self._stalled_at is None
         self.consumer = consumer
         self.channel = channel
         self.state = ClientState.SUBSCRIBED

@@ -62,7 +62,10 @@ class RunningDaemon:
 
     async def connect(self, *, magic: bytes = MAGIC) -> V2Client:
         """Open a connection that `stop` will close."""
-        client = await V2Client.connect(self.address, magic=magic)
+        return self.adopt(await V2Client.connect(self.address, magic=magic))
+
+    def adopt(self, client: V2Client) -> V2Client:
+        """Have `stop` close this client too."""
         self._clients.append(client)
         return client
 

@@ -154,6 +154,17 @@ class V2Client:
             client.send(magic)
         return client
 
+    @classmethod
+    async def connect_with_window(cls, address: Address, window_bytes: int) -> Self:
+        """Connect with a small receive buffer, so that little can be sent to us unread."""
+        connection = socket.socket()
+        connection.setblocking(False)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window_bytes)
+        await asyncio.get_running_loop().sock_connect(connection, address)
+        client = cls(*await asyncio.open_connection(sock=connection))
+        client.send(MAGIC)
+        return client
+
     @property
     def local_address(self) -> str:
         """This end, as the server shows it."""
