@@ -98,6 +98,7 @@ class ChannelRig:
         *,
         mem_queue_size: int = 10_000,
         max_consumers: int = 0,
+        max_msg_timeout_s: float = MAX_MSG_TIMEOUT_S,
         latency_quantiles: tuple[float, ...] = (),
         scheduler: FakeScheduler | None = None,
         sync_every: int = 2500,
@@ -110,7 +111,7 @@ class ChannelRig:
             disk = disk_settings(data_path, sync_every=sync_every)
             self.backend = DiskBackend("t:c", disk, self.scheduler, self.write_errors.append)
         settings = ChannelSettings(
-            max_msg_timeout_s=MAX_MSG_TIMEOUT_S,
+            max_msg_timeout_s=max_msg_timeout_s,
             max_consumers=max_consumers,
             latency_quantiles=latency_quantiles,
         )
