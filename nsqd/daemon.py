@@ -5,39 +5,38 @@ that each part needs, and here the few tasks and threads have their owner.
 """
 
 import asyncio
-import contextlib
-import fcntl
 import functools
-import gc
 import logging
 import os
-import resource
 import signal
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 
 import nsqd
 from nsqd import options as option_checks
 from nsqd.broker import metadata
-from nsqd.broker.backend import DiskSettings
-from nsqd.broker.broker import Broker, BrokerSettings, Work
-from nsqd.broker.channel import Channel, ChannelSettings
+from nsqd.broker.broker import Broker
 from nsqd.broker.message_id import MessageIdFactory
-from nsqd.broker.topic import Topic
 from nsqd.flags import OptionsError
 from nsqd.logs import fatal_line
 from nsqd.options import TOPOLOGY_AWARE_CONSUMPTION, Options, TLSRequired
-from nsqd.protocol.command_parser import CommandLimits
-from nsqd.protocol.identify import IdentifyLimits
 from nsqd.protocol.lookup import PeerIdentity
+from nsqd.settings import broker_settings, command_limits, identify_limits
 from nsqd.transport import tls
 from nsqd.transport.auth import AuthState, query_auth
 from nsqd.transport.channel_query import ChannelQuery
+from nsqd.transport.data_path import lock_directory, newest_change_ns
 from nsqd.transport.drain import Drain
+from nsqd.transport.event_loop import (
+    GarbageSweeper,
+    LoopScheduler,
+    SpinPoll,
+    raise_open_files_limit,
+    run_in_threads,
+)
 from nsqd.transport.http_api import log_request, make_before_hook, make_router
 from nsqd.transport.http_server import HttpServer
 from nsqd.transport.listen import (
@@ -50,118 +49,16 @@ from nsqd.transport.listen import (
 )
 from nsqd.transport.lookup import LookupSettings, Registration
 from nsqd.transport.lookup_peer import PeerSettings
+from nsqd.transport.metadata_store import MetadataStore
 from nsqd.transport.node import Node
 from nsqd.transport.statsd import make_statsd
 from nsqd.transport.tcp import TcpSettings, V2Connection
 
 logger = logging.getLogger(__name__)
 
-METADATA_RETRY_S = 1.0
-DENSE_READS_S = 0.0002
-CLOSING_THREADS = 16
-
 
 class StartError(Exception):
     """nsqd can't start; the text is what the operator reads."""
-
-
-class LoopScheduler:
-    """The event loop as the broker's Scheduler."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self.time = loop.time
-        self.call_soon = loop.call_soon
-        self.call_at = loop.call_at
-        self.wall_time_ns = time.time_ns
-
-    def run_in_thread(
-        self, work: Callable[[], None], done: Callable[[OSError | None], None]
-    ) -> None:
-        """Run blocking work in the executor; anything but an OSError is our fault, and fatal."""
-
-        def finished(future: asyncio.Future[None]) -> None:
-            error = future.exception()
-            if error is not None and not isinstance(error, OSError):
-                raise error
-            done(error)
-
-        self._loop.run_in_executor(None, work).add_done_callback(finished)
-
-
-class SpinPoll:
-    """Keeps the loop awake for a moment under dense traffic, instead of going to sleep and back.
-
-    Waking a sleeping process costs a lone publisher that waits for its OK more than the rest of
-    the round trip. Only worth it with a core to spare.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, spin_s: float) -> None:
-        self._loop = loop
-        self._spin_s = spin_s
-        self._last_read = 0.0
-        self._is_spinning = False
-
-    def on_read(self) -> None:
-        """Note a read; if the one before was just now, poll for the next."""
-        now = time.perf_counter()
-        if now - self._last_read < DENSE_READS_S and not self._is_spinning:
-            self._is_spinning = True
-            self._loop.call_soon(self._spin)
-        self._last_read = now
-
-    def _spin(self) -> None:
-        if time.perf_counter() - self._last_read < self._spin_s:
-            self._loop.call_soon(self._spin)
-        else:
-            self._is_spinning = False
-
-
-class MetadataStore:
-    """Writes nsqd.dat when something changed: off the loop, one write for many changes."""
-
-    def __init__(self, broker: Broker, data_path: Path) -> None:
-        self._broker = broker
-        self._data_path = data_path
-        self._is_dirty = False
-        self._task: asyncio.Task[None] | None = None
-
-    def on_change(self, topic: Topic, channel: Channel | None) -> None:
-        """Note that a topic or channel has come or gone."""
-        if not topic.is_ephemeral and not (channel is not None and channel.is_ephemeral):
-            self.changed()
-
-    def changed(self) -> None:
-        """Have nsqd.dat written soon."""
-        self._is_dirty = True
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._write())
-
-    async def persist(self) -> None:
-        """Return once nsqd.dat holds everything up to now."""
-        self.changed()
-        while self._task is not None:
-            await asyncio.shield(self._task)
-
-    async def close(self) -> None:
-        """Wait for the write under way."""
-        if self._task is not None:
-            self._is_dirty = False
-            await self._task
-
-    async def _write(self) -> None:
-        try:
-            while self._is_dirty:
-                self._is_dirty = False
-                text = metadata.encode(self._broker.records(), nsqd.PROTOCOL_VERSION)
-                try:
-                    await asyncio.to_thread(metadata.save, self._data_path, text)
-                except OSError:
-                    logger.exception("failed to persist metadata, trying again")
-                    self._is_dirty = True
-                    await asyncio.sleep(METADATA_RETRY_S)
-        finally:
-            self._task = None
 
 
 class Daemon:
@@ -304,24 +201,8 @@ class Daemon:
         options = self._options
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._handle_exception)
-        settings = BrokerSettings(
-            mem_queue_size=options.mem_queue_size,
-            disk=DiskSettings(
-                data_path=self._data_path,
-                max_bytes_per_file=options.max_bytes_per_file,
-                max_msg_size=options.max_msg_size,
-                sync_every=options.sync_every,
-                sync_timeout_s=options.sync_timeout_s,
-            ),
-            channel=ChannelSettings(
-                max_msg_timeout_s=options.max_msg_timeout_s,
-                max_consumers=options.max_channel_consumers,
-                latency_quantiles=options.e2e_processing_latency_percentiles,
-                latency_window_s=options.e2e_processing_latency_window_time_s,
-            ),
-        )
         ids = MessageIdFactory(options.node_id, floor_ns=newest_change_ns(self._data_path))
-        self.broker = Broker(settings, LoopScheduler(loop), ids)
+        self.broker = Broker(broker_settings(options), LoopScheduler(loop), ids)
 
     async def _load_metadata(self) -> None:
         try:
@@ -437,13 +318,8 @@ class Daemon:
         if options.auth_http_addresses:
             authenticate = self._authenticate
         return TcpSettings(
-            commands=CommandLimits(
-                max_msg_size=options.max_msg_size,
-                max_body_size=options.max_body_size,
-                max_rdy_count=options.max_rdy_count,
-                max_defer_ms=int(options.defer_limit_s * 1000),
-            ),
-            identify=self._identify_limits(),
+            commands=command_limits(options),
+            identify=identify_limits(options, has_tls=self._server_context is not None),
             max_req_ms=int(options.max_req_timeout_s * 1000),
             handshake_timeout_s=options.handshake_timeout_s,
             ssl_context=self._server_context,
@@ -453,27 +329,6 @@ class Daemon:
             on_read=on_read,
             max_connections=options.max_connections,
             connections=self._connections,
-        )
-
-    def _identify_limits(self) -> IdentifyLimits:
-        options = self._options
-        return IdentifyLimits(
-            version=nsqd.PROTOCOL_VERSION,
-            max_rdy_count=options.max_rdy_count,
-            msg_timeout_ms=int(options.msg_timeout_s * 1000),
-            max_msg_timeout_ms=int(options.max_msg_timeout_s * 1000),
-            max_heartbeat_interval_ms=int(options.max_heartbeat_interval_s * 1000),
-            output_buffer_timeout_ms=int(options.output_buffer_timeout_s * 1000),
-            min_output_buffer_timeout_ms=int(options.min_output_buffer_timeout_s * 1000),
-            max_output_buffer_timeout_ms=int(options.max_output_buffer_timeout_s * 1000),
-            max_output_buffer_size=options.max_output_buffer_size,
-            has_tls=self._server_context is not None,
-            deflate=options.deflate,
-            max_deflate_level=options.max_deflate_level,
-            snappy=options.snappy,
-            auth_required=bool(options.auth_http_addresses),
-            topology_region=options.topology_region,
-            topology_zone=options.topology_zone,
         )
 
     def _authenticate(
@@ -527,87 +382,22 @@ async def _end(task: asyncio.Task[None] | None) -> None:
         await asyncio.wait([task])
 
 
-def lock_directory(path: Path) -> int:
-    """Lock the data path against a second nsqd; return the descriptor that holds the lock.
-
-    Raises:
-        OptionsError: it is not there, or locked.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except OSError as error:
-        cause = (error.strerror or str(error)).lower()
-        raise OptionsError(f"failed to lock data-path: open {path}: {cause}") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        cause = (error.strerror or str(error)).lower()
-        raise OptionsError(
-            f"failed to lock data-path: cannot flock directory {path} - {cause}"
-            " (possibly in use by another instance of nsqd)"
-        ) from error
-    return descriptor
-
-
-def run_in_threads(works: Sequence[Work]) -> list[OSError]:
-    """Run what blocks side by side: fsyncs that wait together are done together."""
-    with ThreadPoolExecutor(CLOSING_THREADS, thread_name_prefix="closing") as threads:
-        futures = [threads.submit(work) for work in works]
-    errors = [future.exception() for future in futures]
-    for error in errors:
-        if error is not None and not isinstance(error, OSError):
-            raise error
-    return [error for error in errors if isinstance(error, OSError)]
-
-
-def raise_open_files_limit() -> None:
-    """Allow as many connections and queue files as the system lets us, as the Go runtime does."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        except (ValueError, OSError) as error:  # macOS refuses what it calls unlimited
-            logger.warning("at most %d open files, more are not allowed - %s", soft, error)
-
-
-def newest_change_ns(path: Path) -> int:
-    """Return when a file of the data path last changed: ids up to then may have been used."""
-    with os.scandir(path) as entries:
-        return max((entry.stat().st_mtime_ns for entry in entries if entry.is_file()), default=0)
-
-
-@contextlib.contextmanager
-def _quiet_collector() -> Iterator[None]:
-    """Keep the cyclic garbage collector away from the queues.
-
-    With millions of queued objects it stopped the loop for half a second at a time; nothing on the
-    hot path makes cycles.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-        gc.unfreeze()
-
-
 async def _run(options: Options) -> int:
     raise_open_files_limit()
     daemon = Daemon(options)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, daemon.request_stop)
+    sweeper = GarbageSweeper(loop)
     try:
         await daemon.start()
-        with _quiet_collector():
-            await daemon.wait()
+        sweeper.start()
+        await daemon.wait()
     except StartError as error:
         fatal_line("nsqd", str(error))
         return 1
     finally:
+        sweeper.stop()
         await daemon.stop()
     logger.info("NSQ: bye")
     return await daemon.wait()

@@ -1,0 +1,131 @@
+"""What nsqd makes of the event loop: the broker's scheduler, polling, and a garbage collector that
+stays out of the way.
+"""
+
+import asyncio
+import gc
+import logging
+import resource
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from nsqd.broker.broker import Work
+
+logger = logging.getLogger(__name__)
+
+# Reads that come closer than this are dense traffic.
+DENSE_READS_S = 0.0002
+CLOSING_THREADS = 16
+SWEEP_INTERVAL_S = 30.0
+# The collector is let loose on no more than this many objects: a few milliseconds.
+SWEEP_MAX_OBJECTS = 50_000
+
+
+class LoopScheduler:
+    """The event loop as the broker's Scheduler."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.time = loop.time
+        self.call_soon = loop.call_soon
+        self.call_at = loop.call_at
+        self.wall_time_ns = time.time_ns
+
+    def run_in_thread(
+        self, work: Callable[[], None], done: Callable[[OSError | None], None]
+    ) -> None:
+        """Run blocking work in the executor; anything but an OSError is our fault, and fatal."""
+
+        def finished(future: asyncio.Future[None]) -> None:
+            error = future.exception()
+            if error is not None and not isinstance(error, OSError):
+                raise error
+            done(error)
+
+        self._loop.run_in_executor(None, work).add_done_callback(finished)
+
+
+class SpinPoll:
+    """Keeps the loop awake for a moment under dense traffic, instead of going to sleep and back.
+
+    Waking a sleeping process costs a lone publisher that waits for its OK more than the rest of
+    the round trip. Only worth it with a core to spare.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, spin_s: float) -> None:
+        self._loop = loop
+        self._spin_s = spin_s
+        self._last_read = 0.0
+        self._is_spinning = False
+
+    def on_read(self) -> None:
+        """Note a read; if the one before was just now, poll for the next."""
+        now = time.perf_counter()
+        if now - self._last_read < DENSE_READS_S and not self._is_spinning:
+            self._is_spinning = True
+            self._loop.call_soon(self._spin)
+        self._last_read = now
+
+    def _spin(self) -> None:
+        if time.perf_counter() - self._last_read < self._spin_s:
+            self._loop.call_soon(self._spin)
+        else:
+            self._is_spinning = False
+
+
+class GarbageSweeper:
+    """Runs the cyclic garbage collector only when it has little to look at.
+
+    By itself it would stop the loop for half a second with millions of messages queued, to find
+    nothing: the hot path makes no cycles. What does (a failed request, a traceback) is swept up
+    here while the queues are short.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._timer: asyncio.TimerHandle | None = None
+        self._survivor_count = 0
+
+    def start(self) -> None:
+        """Take over from the automatic collector; what exists now is never looked at again."""
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        self._timer = self._loop.call_later(SWEEP_INTERVAL_S, self._sweep)
+
+    def stop(self) -> None:
+        """Give the automatic collector back."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            gc.enable()
+            gc.unfreeze()
+
+    def _sweep(self) -> None:
+        # The first count is what has been made, less what has gone, since the last collection.
+        if self._survivor_count + gc.get_count()[0] <= SWEEP_MAX_OBJECTS:
+            gc.collect()
+            self._survivor_count = len(gc.get_objects())
+        self._timer = self._loop.call_later(SWEEP_INTERVAL_S, self._sweep)
+
+
+def run_in_threads(works: Sequence[Work]) -> list[OSError]:
+    """Run what blocks side by side: fsyncs that wait together are done together."""
+    with ThreadPoolExecutor(CLOSING_THREADS, thread_name_prefix="closing") as threads:
+        futures = [threads.submit(work) for work in works]
+    errors = [future.exception() for future in futures]
+    for error in errors:
+        if error is not None and not isinstance(error, OSError):
+            raise error
+    return [error for error in errors if isinstance(error, OSError)]
+
+
+def raise_open_files_limit() -> None:
+    """Allow as many connections and queue files as the system lets us, as the Go runtime does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (ValueError, OSError) as error:  # macOS refuses what it calls unlimited
+            logger.warning("at most %d open files, more are not allowed - %s", soft, error)
