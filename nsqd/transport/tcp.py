@@ -167,8 +167,7 @@ class V2Connection(asyncio.Protocol):
         if not self.stream.is_plain and self.stream.has_pending and self._is_open:
             # Others have their turn first, and nothing more is read meanwhile.
             self._transport.pause_reading()
-            if not self._is_suspended:
-                self._loop.call_soon(self._read_on)
+            self._loop.call_soon(self._read_on)
 
     def _give_up(self, error: Exception) -> None:
         """End the connection after what its bytes have led to; one client's bad luck is its own."""
@@ -193,11 +192,15 @@ class V2Connection(asyncio.Protocol):
 
     def _read_on(self) -> None:
         """Go on with what has been read already, then with the socket."""
-        if self.stream.has_pending and not self._is_suspended:
+        if self.stream.has_pending and self._is_listening:
             self.data_received(b"")
-        is_free = not self._is_suspended and self._stalled_at is None
-        if self._is_open and is_free and not self.stream.has_pending:
+        if not self.stream.has_pending and self._is_listening:
             self._transport.resume_reading()
+
+    @property
+    def _is_listening(self) -> bool:
+        """Whether commands can be run: none waits for the auth server or for unread replies."""
+        return self._is_open and not self._is_suspended and self._stalled_at is None
 
     def eof_received(self) -> None:
         """Tell a client that stops in the middle of a body; the transport closes by itself."""

@@ -181,13 +181,13 @@ async def test_bomb_of_commands_costs_others_nothing(nsqd: RunningDaemon, kind: 
     client = await connect_compressed(nsqd, kind)
     slowest_s = 0.0
 
-    client.send_below(make_codec(kind).encode(b"NOP\n" * 1_000_000))
+    client.send_below(make_codec(kind).encode(b"NOP\n" * 3_000_000))
     for _ in range(5):
         start = time.monotonic()
         await other.publish("t", b"x")
         slowest_s = max(slowest_s, time.monotonic() - start)
 
-    assert slowest_s < 0.5
+    assert slowest_s < 1.5
 
 
 @pytest.mark.parametrize("kind", KINDS)
