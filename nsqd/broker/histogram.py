@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
+from operator import add
 
 
 class Histogram:
@@ -20,6 +21,12 @@ class Histogram:
         """Add a value, `count` times."""
         self.counts[bisect_left(self.bounds, value)] += count
         self.total += value * count
+
+    def merge(self, other: "Histogram") -> None:
+        """Add the values of another one with the same bounds."""
+        assert self.bounds == other.bounds
+        self.counts = list(map(add, self.counts, other.counts))
+        self.total += other.total
 
     @property
     def count(self) -> int:

@@ -6,8 +6,9 @@ samples, of which that library makes 50 in a millisecond, all in one go (880 ms 
 with 3 channels each); so those families are rendered here, faster and in slices.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import add
 from typing import Generic, TypeAlias, TypeVar
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -28,9 +29,8 @@ from nsqd.broker.backend import DiskBackend
 from nsqd.broker.histogram import Histogram
 from nsqd.broker.message_queue import MessageQueue
 from nsqd.broker.stats import ChannelStats, TopicStats, read_topic
-from nsqd.broker.topic import Topic
 from nsqd.transport.node import Node
-from nsqd.transport.slices import gather_slices, join_slices
+from nsqd.transport.slices import encode_slices, gather_slices
 
 TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_FORMAT = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -51,12 +51,19 @@ class DiskUse:
     segment_count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Row(Generic[_Stats]):
-    """The figures of one topic or channel, or of several that share one row."""
+class Row:
+    """The figures of one topic or channel, or the sums of those that share one row."""
 
-    labels: str  # as they stand between the braces
-    parts: list[tuple[_Stats, DiskUse]]
+    __slots__ = ("finish_times", "labels", "values")
+
+    def __init__(self, labels: str, values: list[int], finish_times: Histogram | None) -> None:
+        """Args:
+        labels: as they stand between the braces.
+        values: one for each sample of each family.
+        """
+        self.labels = labels
+        self.values = values
+        self.finish_times = finish_times
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,21 +186,22 @@ class Metrics:
     async def render(self, *, is_openmetrics: bool) -> bytes:
         """Read everything now and give it in one of the two formats."""
         node = self._node
-        read = read_rows(list(node.broker.topics.values()), node)
-        pairs = await gather_slices(read)
-        topics, channels = group_rows(pairs, node.options.metrics_max_queues)
-        queues = await join_slices(render_rows(topics, channels, is_openmetrics=is_openmetrics))
+        table = RowTable(node.options.metrics_max_queues)
+        await gather_slices(map(table.add, read_queues(node)))
+        parts = await encode_slices(table.render(is_openmetrics=is_openmetrics))
         # Last, because OpenMetrics ends with a line that says so.
         generate = generate_openmetrics if is_openmetrics else generate_latest
-        return queues + generate(self._registry)
+        parts.append(generate(self._registry))
+        return b"".join(parts)
 
 
+# A topic and its channels, each with what it has on disk.
 TopicReading: TypeAlias = tuple[tuple[TopicStats, DiskUse], list[tuple[ChannelStats, DiskUse]]]
 
 
-def read_rows(topics: Iterable[Topic], node: Node) -> Iterator[TopicReading]:
-    """Read topics with their channels, each topic in one go."""
-    for topic in topics:
+def read_queues(node: Node) -> Iterator[TopicReading]:
+    """Read topics with their channels, each topic in one go, the oldest first."""
+    for topic in list(node.broker.topics.values()):
         stats = read_topic(topic, node.broker.now)
         channels = [
             (channel, _disk_use(topic.channels[channel.name].queue)) for channel in stats.channels
@@ -208,83 +216,99 @@ def _disk_use(queue: MessageQueue) -> DiskUse:
     return DiskUse(backend.queue.disk_bytes, backend.queue.segment_count)
 
 
-def group_rows(
-    readings: Iterable[TopicReading], max_queues: int
-) -> tuple[list[Row[TopicStats]], list[Row[ChannelStats]]]:
-    """Give each topic and channel a row, in the order they come, while there is room for them.
+class RowTable:
+    """The rows of one scrape: one for each topic and channel, while there is room for them.
 
     The older a topic, the safer is its place: a new one never takes the labels of another.
     """
-    topics: list[Row[TopicStats]] = []
-    channels: list[Row[ChannelStats]] = []
-    other_topics: list[tuple[TopicStats, DiskUse]] = []
-    other_channels: list[tuple[ChannelStats, DiskUse]] = []
-    room = max_queues
-    for topic, its_channels in readings:
-        if 1 + len(its_channels) > room:
-            other_topics.append(topic)
-            other_channels += its_channels
-            continue
-        room -= 1 + len(its_channels)
+
+    def __init__(self, max_queues: int) -> None:
+        self._room = max_queues
+        self._topics: list[Row] = []
+        self._channels: list[Row] = []
+        self._other_topics: Row | None = None
+        self._other_channels: Row | None = None
+
+    def add(self, reading: TopicReading) -> None:
+        """Add a topic with its channels, all of them one by one or none."""
+        topic, channels = reading
         name = topic[0].name
-        topics.append(Row(f'topic="{name}"', [topic]))
-        channels += [
-            Row(f'channel="{channel[0].name}",topic="{name}"', [channel])
-            for channel in its_channels
-        ]
-    if other_topics:
-        topics.append(Row(f'topic="{OTHER}"', other_topics))
-    if other_channels:
-        channels.append(Row(f'channel="{OTHER}",topic="{OTHER}"', other_channels))
-    return topics, channels
+        has_room = 1 + len(channels) <= self._room
+        if has_room:
+            self._room -= 1 + len(channels)
+            self._topics.append(Row(f'topic="{name}"', _read_all(TOPIC_FAMILIES, *topic), None))
+        else:
+            self._add_to_other_topics(_read_all(TOPIC_FAMILIES, *topic))
+        for stats, disk in channels:
+            values = _read_all(CHANNEL_FAMILIES, stats, disk)
+            if has_room:
+                labels = f'channel="{stats.name}",topic="{name}"'
+                self._channels.append(Row(labels, values, stats.finish_times))
+            else:
+                self._add_to_other_channels(values, stats.finish_times)
+
+    def render(self, *, is_openmetrics: bool) -> Iterator[str]:
+        """Give the families of topics and channels, in parts."""
+        yield from _render_families(TOPIC_FAMILIES, self._topics, is_openmetrics=is_openmetrics)
+        yield from _render_families(CHANNEL_FAMILIES, self._channels, is_openmetrics=is_openmetrics)
+        yield _header(FINISH_TIME_NAME, "histogram", FINISH_TIME_HELP)
+        for row in self._channels:
+            if row.finish_times is not None:
+                yield _render_finish_times(row.labels, row.finish_times)
+
+    def _add_to_other_topics(self, values: list[int]) -> None:
+        if self._other_topics is None:
+            self._other_topics = Row(f'topic="{OTHER}"', values, None)
+            self._topics.append(self._other_topics)
+        else:
+            self._other_topics.values = list(map(add, self._other_topics.values, values))
+
+    def _add_to_other_channels(self, values: list[int], finish_times: Histogram) -> None:
+        if self._other_channels is None:
+            labels = f'channel="{OTHER}",topic="{OTHER}"'
+            self._other_channels = Row(labels, values, Histogram(finish_times.bounds))
+            self._channels.append(self._other_channels)
+        else:
+            self._other_channels.values = list(map(add, self._other_channels.values, values))
+        assert self._other_channels.finish_times is not None
+        self._other_channels.finish_times.merge(finish_times)
 
 
-def render_rows(
-    topics: list[Row[TopicStats]], channels: list[Row[ChannelStats]], *, is_openmetrics: bool
-) -> Iterator[str]:
-    """Give the families of topics and channels, in parts."""
-    for topic_family in TOPIC_FAMILIES:
-        yield from _render_family(topic_family, topics, is_openmetrics=is_openmetrics)
-    for channel_family in CHANNEL_FAMILIES:
-        yield from _render_family(channel_family, channels, is_openmetrics=is_openmetrics)
-    yield _header(FINISH_TIME_NAME, "histogram", FINISH_TIME_HELP)
-    for row in channels:
-        yield _render_finish_times(row)
+def _read_all(families: tuple[Family[_Stats], ...], stats: _Stats, disk: DiskUse) -> list[int]:
+    return [read(stats, disk) for family in families for _, read in family.samples]
 
 
 def _header(name: str, kind: str, help_text: str) -> str:
     return f"# HELP {name} {help_text}\n# TYPE {name} {kind}\n"
 
 
-def _render_family(
-    family: Family[_Stats], rows: list[Row[_Stats]], *, is_openmetrics: bool
+def _render_families(
+    families: tuple[Family[_Stats], ...], rows: list[Row], *, is_openmetrics: bool
 ) -> Iterator[str]:
-    name = family.sample_name
-    yield _header(family.name if is_openmetrics else name, family.kind, family.help_text)
-    for start in range(0, len(rows), ROWS_PER_PART):
-        part = rows[start : start + ROWS_PER_PART]
-        for labels, read in family.samples:
-            yield "".join(
-                [
-                    f"{name}{{{row.labels}{labels}}} {sum([read(*item) for item in row.parts])}\n"
-                    for row in part
-                ]
-            )
+    index = 0
+    for family in families:
+        name = family.sample_name
+        yield _header(family.name if is_openmetrics else name, family.kind, family.help_text)
+        for labels, _ in family.samples:
+            for start in range(0, len(rows), ROWS_PER_PART):
+                part = rows[start : start + ROWS_PER_PART]
+                yield "".join(
+                    [f"{name}{{{row.labels}{labels}}} {row.values[index]}\n" for row in part]
+                )
+            index += 1
 
 
-def _render_finish_times(row: Row[ChannelStats]) -> str:
-    histograms = [stats.finish_times for stats, _ in row.parts]
-    counts = [sum(each) for each in zip(*(one.cumulative() for one in histograms), strict=True)]
+def _render_finish_times(labels: str, histogram: Histogram) -> str:
+    counts = histogram.cumulative()
     if not counts[-1]:
         return ""
-    labels = row.labels
+    bounds = (*histogram.bounds, "+Inf")
     lines = [
         f'{FINISH_TIME_NAME}_bucket{{{labels},le="{bound}"}} {count}\n'
-        for bound, count in zip((*histograms[0].bounds, "+Inf"), counts, strict=True)
+        for bound, count in zip(bounds, counts, strict=True)
     ]
-    total = sum(histogram.total for histogram in histograms)
     lines.append(f"{FINISH_TIME_NAME}_count{{{labels}}} {counts[-1]}\n")
-    lines.append(f"{FINISH_TIME_NAME}_sum{{{labels}}} {total}\n")
+    lines.append(f"{FINISH_TIME_NAME}_sum{{{labels}}} {histogram.total}\n")
     return "".join(lines)
 
 

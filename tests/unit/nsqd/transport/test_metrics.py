@@ -19,9 +19,8 @@ from nsqd.broker.stats import ChannelStats, TopicStats
 from nsqd.transport.metrics import (
     OTHER,
     DiskUse,
+    RowTable,
     TopicReading,
-    group_rows,
-    render_rows,
 )
 from tests.support.snapshots import channel_stats, topic_stats
 
@@ -52,8 +51,10 @@ def samples(text: str) -> dict[str, float]:
 
 
 def render(*readings: TopicReading, max_queues: int = 100, is_openmetrics: bool = False) -> str:
-    topics, channels = group_rows(readings, max_queues)
-    return "".join(render_rows(topics, channels, is_openmetrics=is_openmetrics))
+    table = RowTable(max_queues)
+    for each in readings:
+        table.add(each)
+    return "".join(table.render(is_openmetrics=is_openmetrics))
 
 
 def test_every_figure_of_a_topic_and_a_channel() -> None:
