@@ -28,8 +28,10 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 
 @pytest.fixture
-async def start_nsqd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[StartNsqd]:
-    """Start nsqd with options of the test; what still runs at the end is stopped."""
+async def start_nsqd(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> AsyncIterator[StartNsqd]:
+    """Start nsqd with options of the test; at the end it is stopped and must be without fault."""
     # Reading the authorities of the system takes longer than all else, and no test needs them.
     monkeypatch.setenv("SSL_CERT_FILE", os.devnull)
     started: list[RunningDaemon] = []
@@ -43,6 +45,12 @@ async def start_nsqd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIt
     yield start
     for nsqd in reversed(started):
         await nsqd.stop()
+    faults = [
+        record.getMessage()
+        for record in caplog.get_records("call")
+        if record.exc_info and record.name.startswith("nsqd")
+    ]
+    assert not faults
 
 
 @pytest.fixture
