@@ -46,11 +46,7 @@ PUSHDOWN_SETTING = "spark.sql.python.filterPushdown.enabled"
 
 
 class NsqDataSource(DataSource):
-    """Queues without pushed-down filters, for `spark.dataSource.register`.
-
-    Spark refuses a reader that takes filters unless a setting allows it, and a source cannot see
-    the settings: `register` makes that setting, and takes `FilteringNsqDataSource`.
-    """
+    """Queues on disk; what is read is decided by the options alone."""
 
     @classmethod
     def name(cls) -> str:
@@ -64,16 +60,28 @@ class NsqDataSource(DataSource):
 
 
 class FilteringNsqDataSource(NsqDataSource):
-    """The same, with filters pushed down; needs spark.sql.python.filterPushdown.enabled."""
+    """The same, with filters pushed down: a query's WHERE prunes queues, segments and times.
+
+    Not the default. Spark (4.3) keeps one plan per DataFrame, and the filters that were pushed
+    last replace it: a second query on the same DataFrame or view then silently misses rows. Only
+    for DataFrames that are used once. Spark also demands a setting for it, which `register` makes.
+    """
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return FilteringReader(Scan(parse_read_options(self.options), schema))
 
 
-def register(spark: SparkSession) -> None:
-    """Makes the format `nsq` known to a session, with filter push-down."""
-    spark.conf.set(PUSHDOWN_SETTING, "true")
-    spark.dataSource.register(FilteringNsqDataSource)
+def register(spark: SparkSession, *, pushes_filters: bool = False) -> None:
+    """Makes the format `nsq` known to a session.
+
+    Args:
+        pushes_filters: see `FilteringNsqDataSource` before using it.
+    """
+    if pushes_filters:
+        spark.conf.set(PUSHDOWN_SETTING, "true")
+        spark.dataSource.register(FilteringNsqDataSource)
+    else:
+        spark.dataSource.register(NsqDataSource)
 
 
 def read_corrupt_records(spark: SparkSession, path: str | list[str], **options: str) -> DataFrame:
