@@ -98,12 +98,16 @@ async def test_a_tombstone_ends_by_itself(cluster: Cluster) -> None:
 
 async def test_a_topic_deleted_and_made_anew_many_times_stays_known(cluster: Cluster) -> None:
     lookupd, nsqd = await start_pair(cluster)
-    for number in range(20):
-        await nsqd.create("t", f"c{number}")
+    for _ in range(20):
+        await nsqd.create("t", "ch")
         await nsqd.post("/topic/delete?topic=t")
-    await nsqd.create("t", "last")
+    await wait_for(lookupd.registrations, set())
+    await nsqd.create("t", "ch")
+    for _ in range(20):
+        await nsqd.post("/topic/delete?topic=t")
+        await nsqd.create("t", "ch")
 
-    await wait_for(lookupd.registrations, {"topic:t:", "channel:t:last"})
+    await wait_for(lookupd.registrations, {"topic:t:", "channel:t:ch"})
 
 
 async def test_addresses_are_changed_at_run_time(cluster: Cluster) -> None:
