@@ -393,7 +393,9 @@ class Channel:
         except OSError as error:
             # Reading failed, not writing: nothing is lost, and the next try may succeed.
             logger.error("CHANNEL(%s): failed to read from disk - %s", self.name, error)  # noqa: TRY400 - no traceback
-            self._scheduler.call_at(self._scheduler.time() + RETRY_READ_S, self._schedule_pump)
+            # It counts as scheduled until then, so that puts don't start more of them.
+            self._is_pump_scheduled = True
+            self._scheduler.call_at(self._scheduler.time() + RETRY_READ_S, self._pump)
 
     def _serve(self, ready: deque[Consumer]) -> bool:
         """Give the ready consumers of one locality their shares; False if nothing is left."""

@@ -62,6 +62,8 @@ class Topic:
         self._make_channel = make_channel
         self._is_pump_scheduled = False
         self._is_direct = False  # publishes go straight to the channels
+        # The channels that have the front of our queue already, while another's disk refuses it.
+        self._copied: set[Channel] = set()
 
     @property
     def queue(self) -> MessageQueue:
@@ -95,6 +97,8 @@ class Topic:
         if not self.takes_messages:
             raise ClosedError if self.state is TopicState.CLOSED else DrainingError
         count = len(bodies)
+        if not count:
+            return
         if count > SEQUENCE_COUNT:
             for start in range(0, count, SEQUENCE_COUNT):
                 self.publish(bodies[start : start + SEQUENCE_COUNT], delay_s=delay_s)
@@ -135,6 +139,7 @@ class Topic:
         if channel is None:
             return
         logger.info("TOPIC(%s): deleting channel %s", self.name, name)
+        self._copied.discard(channel)
         self._rearrange()
         try:
             channel.delete()
@@ -159,6 +164,7 @@ class Topic:
         Raises:
             OSError: a file could not be removed.
         """
+        self._copied.clear()
         self._queue.empty()
         self._rearrange()
 
@@ -233,7 +239,9 @@ class Topic:
             self._move()
         except OSError as error:
             logger.error("TOPIC(%s): failed to copy to a channel - %s", self.name, error)  # noqa: TRY400 - no traceback
-            self._scheduler.call_at(self._scheduler.time() + RETRY_S, self._rearrange)
+            # It counts as scheduled until then, so that publishes don't start more of them.
+            self._is_pump_scheduled = True
+            self._scheduler.call_at(self._scheduler.time() + RETRY_S, self._pump)
             return
         self._rearrange()
 
@@ -248,10 +256,13 @@ class Topic:
             part = batch.part(start, stop)
             try:
                 for channel in self.channels.values():
-                    channel.put(part)
+                    if channel not in self._copied:
+                        channel.put(part)
+                        self._copied.add(channel)
             except OSError:
                 self._queue.untake(piece)
                 raise
+            self._copied.clear()
             if ordinals is not None:
                 self._queue.commit(ordinals[start:stop])
             budget -= stop - start

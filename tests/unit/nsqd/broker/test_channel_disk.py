@@ -320,6 +320,29 @@ def test_a_read_that_fails_is_tried_again(
     assert _bodies(clients) == numbers(10)
 
 
+def test_puts_during_a_read_failure_cause_no_storm_of_retries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = _with_backlog(tmp_path, 10)
+    client = rig.client(ready=100)
+    reads: list[object] = []
+
+    def fail(*arguments: object) -> object:
+        reads.append(arguments)
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pread", fail)
+        for start in range(10, 50, 10):
+            rig.put(*numbers(10, start=start))
+        assert len(reads) == 1
+        rig.advance(RETRY_READ_S * 10)
+        assert len(reads) == 11
+    rig.advance(RETRY_READ_S)
+
+    assert client.bodies == numbers(50)
+
+
 def test_what_was_taken_before_a_read_failed_is_delivered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
