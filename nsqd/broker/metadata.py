@@ -115,9 +115,13 @@ def _objects(parent: object, key: str) -> list[object]:
 
 
 def _text(parent: object, key: str) -> str:
-    value = parent.get(key) if isinstance(parent, dict) else None
+    if not isinstance(parent, dict):
+        raise ValueError(f"expected an object with {key!r}, got {type(parent).__name__}")
+    value = parent.get(key)
+    if value is None:
+        return ""  # as in Go: an invalid name, which is skipped and does not stop the start
     if not isinstance(value, str):
-        raise ValueError(f"{key!r} is missing or not a string")
+        raise ValueError(f"{key!r} is not a string")
     return value
 
 
