@@ -85,17 +85,18 @@ class HttpClient:
         elif body is not None:
             lines.append(f"Content-Length: {len(body)}")
         self.send("\r\n".join([*lines, "", ""]).encode() + (body or b""))
-        return await asyncio.wait_for(self.read_reply(), PATIENCE_S)
+        return await asyncio.wait_for(self.read_reply(has_body=method != "HEAD"), PATIENCE_S)
 
-    async def read_reply(self) -> Reply:
-        """Read one reply whose length is told."""
+    async def read_reply(self, *, has_body: bool = True) -> Reply:
+        """Read one reply whose length is told; a reply to HEAD tells it and has no body."""
         head = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         status_line, *lines = head.removesuffix("\r\n\r\n").split("\r\n")
         headers = {}
         for line in lines:
             name, _, value = line.partition(": ")
             headers[name.lower()] = value
-        body = await self._reader.readexactly(int(headers["content-length"]))
+        length = int(headers["content-length"]) if has_body else 0
+        body = await self._reader.readexactly(length)
         return Reply(int(status_line.split(" ")[1]), headers, body)
 
     async def get(self, target: str) -> Reply:
