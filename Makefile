@@ -8,7 +8,7 @@ ARGS ?=
 CI_JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format bench java clean
+.PHONY: help run test lint format bench cluster java clean
 
 help: ## list these targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ format: $(VENV)/.test ## lay the code out
 
 bench: $(VENV)/.run ## measure (ARGS='--against "CMD or host:port"' measures another nsqd in turns)
 	$(BIN)/python -m bench $(ARGS)
+
+cluster: $(VENV)/.run ## watch 2 nsqlookupd and 3 nsqd at work (ARGS="--chaos 3" kills one every 3 s)
+	$(BIN)/python -m bench.cluster $(ARGS)
 
 java: # Spark's tests need Java 17 or newer
 	@sh .ci/ensure_java

@@ -101,7 +101,7 @@ async def test_a_topic_deleted_and_made_anew_many_times_stays_known(cluster: Clu
     for _ in range(20):
         await nsqd.create("t", "ch")
         await nsqd.post("/topic/delete?topic=t")
-    await wait_for(lookupd.registrations, set())
+    await wait_for(lookupd.registrations, set[str]())
     await nsqd.create("t", "ch")
     for _ in range(20):
         await nsqd.post("/topic/delete?topic=t")
