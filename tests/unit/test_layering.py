@@ -1,0 +1,195 @@
+"""The house's arrows: which module may import which. A wrong one is a red test, not an opinion.
+
+daemon  ->  transport  ->  broker  ->  protocol  ->  diskqueue.envelope
+                             `------>  diskqueue  <------  spark_jobs
+lookupd  ->  nsqd.transport.http_*, nsqd.transport.listen, nsqd.protocol
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("diskqueue", "lookupd", "nsqd", "spark_jobs")
+MAX_FILE_LINES = 600
+# Imported for type checkers only; it has no module at run time.
+TYPING_ONLY = frozenset({"_typeshed"})
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What the modules below a name may import besides the standard library."""
+
+    ours: tuple[str, ...] = ()
+    third_party: tuple[str, ...] = ()
+    # Of the standard library, what they may not.
+    forbidden: tuple[str, ...] = ()
+
+
+IO = ("asyncio", "socket", "ssl", "selectors", "socketserver", "http", "urllib.request")
+CONFIGURATION = ("nsqd.flags", "nsqd.flag_kinds", "nsqd.logs", "nsqd.options")
+
+# The longest name that fits a module is its layer.
+LAYERS = {
+    "diskqueue": Layer(("diskqueue",), forbidden=(*IO, "concurrent", "multiprocessing")),
+    "nsqd": Layer(),
+    "nsqd.flags": Layer(CONFIGURATION, forbidden=IO),
+    "nsqd.flag_kinds": Layer(CONFIGURATION, forbidden=IO),
+    "nsqd.logs": Layer(CONFIGURATION, forbidden=IO),
+    "nsqd.options": Layer(CONFIGURATION, forbidden=("asyncio",)),
+    "nsqd.protocol": Layer(
+        ("nsqd.protocol", "diskqueue.envelope"),
+        ("snappy",),
+        (*IO, "time", "threading", "os", "logging"),
+    ),
+    "nsqd.broker": Layer(("nsqd.broker", "nsqd.protocol.names", "diskqueue"), forbidden=IO),
+    "nsqd.transport": Layer(
+        ("nsqd.transport", "nsqd.broker", "nsqd.protocol", "nsqd.flags", "nsqd.logs"),
+        ("httptools", "prometheus_client"),
+    ),
+    # Those that show or change options, and nobody else in the transport, know them.
+    "nsqd.transport.http_api": Layer(
+        ("nsqd.transport", "nsqd.broker", "nsqd.protocol", "nsqd.flags", "nsqd.options")
+    ),
+    "nsqd.transport.http_config": Layer(("nsqd.transport", "nsqd.logs", "nsqd.options")),
+    "nsqd.transport.node": Layer(("nsqd.transport", "nsqd.broker", "nsqd.options")),
+    "nsqd.settings": Layer(("nsqd.broker", "nsqd.protocol", "nsqd.transport", *CONFIGURATION)),
+    "nsqd.daemon": Layer(
+        ("nsqd.broker", "nsqd.protocol", "nsqd.transport", "nsqd.settings", *CONFIGURATION)
+    ),
+    "nsqd.__main__": Layer(("nsqd.daemon", *CONFIGURATION), ("uvloop",)),
+    "lookupd": Layer(
+        (
+            "lookupd",
+            "nsqd.protocol",
+            "nsqd.transport.http_server",
+            "nsqd.transport.http_routes",
+            "nsqd.transport.http_parser",
+            "nsqd.transport.listen",
+            "nsqd.flags",
+            "nsqd.logs",
+        ),
+        ("prometheus_client",),
+    ),
+    "lookupd.__main__": Layer(("lookupd", "nsqd.flags", "nsqd.logs"), ("uvloop",)),
+    "spark_jobs": Layer(("spark_jobs", "diskqueue"), ("pyspark", "pyarrow", "numpy", "pandas")),
+}
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+FILES = {module_name(path): path for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+
+
+@cache
+def imports_of(module: str) -> frozenset[str]:
+    """Return every module that a module imports anywhere, also inside functions."""
+    return frozenset(_find_imports(module))
+
+
+def _find_imports(module: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(FILES[module].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module} has a relative import"
+            assert node.module is not None
+            for alias in node.names:
+                # `from nsqd import logs` imports a module, `from nsqd import __version__` a value.
+                name = f"{node.module}.{alias.name}"
+                yield name if name in FILES else node.module
+
+
+def layer_of(module: str) -> Layer:
+    while module not in LAYERS:
+        module = module.rpartition(".")[0]
+    return LAYERS[module]
+
+
+def is_below(module: str, names: tuple[str, ...]) -> bool:
+    return any(module == name or module.startswith(f"{name}.") for name in names)
+
+
+def is_allowed(importer: str, imported: str) -> bool:
+    layer = layer_of(importer)
+    top = imported.partition(".")[0]
+    if top in PACKAGES:
+        # What stands in nsqd/__init__.py, its versions, imports nothing: everybody may have it.
+        is_version = imported == "nsqd" and not importer.startswith(("diskqueue", "spark_jobs"))
+        return is_version or is_below(imported, layer.ours)
+    if top in sys.stdlib_module_names:
+        return not is_below(imported, layer.forbidden)
+    return top in layer.third_party or top in TYPING_ONLY
+
+
+@pytest.mark.parametrize("module", sorted(FILES))
+def test_a_module_imports_only_what_its_layer_may(module: str) -> None:
+    assert sorted(name for name in imports_of(module) if not is_allowed(module, name)) == []
+
+
+def importers_of(imported: str) -> set[str]:
+    return {module for module in FILES if imported in imports_of(module)}
+
+
+def test_nobody_imports_the_daemon_but_the_command() -> None:
+    assert importers_of("nsqd.daemon") == {"nsqd.__main__"}
+    assert importers_of("lookupd.daemon") == {"lookupd.__main__"}
+
+
+def test_uvloop_is_imported_only_by_the_commands() -> None:
+    assert importers_of("uvloop") == {"nsqd.__main__", "lookupd.__main__"}
+
+
+def test_nsqd_does_not_know_lookupd_and_neither_knows_spark() -> None:
+    for module in FILES:
+        if module.startswith("nsqd"):
+            assert not any(is_below(name, ("lookupd",)) for name in imports_of(module))
+        if not module.startswith("spark_jobs"):
+            assert not any(is_below(name, ("spark_jobs",)) for name in imports_of(module))
+
+
+def test_httptools_and_snappy_are_each_imported_in_one_place() -> None:
+    assert importers_of("httptools") == {"nsqd.transport.http_parser"}
+    assert importers_of("snappy") == {"nsqd.protocol.compression"}
+
+
+def test_every_layer_of_the_table_exists() -> None:
+    assert [name for name in LAYERS if name not in FILES] == []
+
+
+def test_a_wrong_arrow_would_be_found() -> None:
+    assert not is_allowed("diskqueue.queue", "asyncio")
+    assert not is_allowed("diskqueue.queue", "nsqd.broker.channel")
+    assert not is_allowed("nsqd.broker.channel", "asyncio.events")
+    assert not is_allowed("nsqd.broker.channel", "nsqd.protocol.errors")
+    assert not is_allowed("nsqd.broker.channel", "nsqd.transport.tcp")
+    assert not is_allowed("nsqd.broker.channel", "nsqd.options")
+    assert not is_allowed("nsqd.protocol.frames", "diskqueue.queue")
+    assert not is_allowed("nsqd.protocol.frames", "time")
+    assert not is_allowed("nsqd.transport.tcp", "nsqd.options")
+    assert not is_allowed("nsqd.transport.tcp", "nsqd.daemon")
+    assert not is_allowed("nsqd.transport.tcp", "uvloop")
+    assert not is_allowed("nsqd.options", "nsqd.protocol.names")
+    assert not is_allowed("lookupd.tcp", "nsqd.transport.tcp")
+    assert not is_allowed("lookupd.registry", "nsqd.broker.topic")
+    assert not is_allowed("lookupd.registry", "diskqueue")
+    assert not is_allowed("spark_jobs.source", "nsqd")
+    assert is_allowed("nsqd.transport.tcp", "nsqd")
+    assert is_allowed("nsqd.broker.backend", "diskqueue")
+
+
+@pytest.mark.parametrize("folder", [*PACKAGES, "bench"])
+def test_no_file_is_too_long(folder: str) -> None:
+    lengths = {
+        str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines())
+        for path in (ROOT / folder).rglob("*.py")
+    }
+    assert {name: count for name, count in lengths.items() if count > MAX_FILE_LINES} == {}
