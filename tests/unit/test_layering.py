@@ -33,6 +33,16 @@ class Layer:
 
 IO = ("asyncio", "socket", "ssl", "selectors", "socketserver", "http", "urllib.request")
 CONFIGURATION = ("nsqd.flags", "nsqd.flag_kinds", "nsqd.logs", "nsqd.options")
+LOOKUPD = (
+    "lookupd",
+    "nsqd.protocol",
+    "nsqd.transport.http_server",
+    "nsqd.transport.http_routes",
+    "nsqd.transport.http_parser",
+    "nsqd.transport.listen",
+    "nsqd.flags",
+    "nsqd.logs",
+)
 
 # The longest name that fits a module is its layer.
 LAYERS = {
@@ -63,20 +73,8 @@ LAYERS = {
         ("nsqd.broker", "nsqd.protocol", "nsqd.transport", "nsqd.settings", *CONFIGURATION)
     ),
     "nsqd.__main__": Layer(("nsqd.daemon", *CONFIGURATION), ("uvloop",)),
-    "lookupd": Layer(
-        (
-            "lookupd",
-            "nsqd.protocol",
-            "nsqd.transport.http_server",
-            "nsqd.transport.http_routes",
-            "nsqd.transport.http_parser",
-            "nsqd.transport.listen",
-            "nsqd.flags",
-            "nsqd.logs",
-        ),
-        ("prometheus_client",),
-    ),
-    "lookupd.__main__": Layer(("lookupd", "nsqd.flags", "nsqd.logs"), ("uvloop",)),
+    "lookupd": Layer(LOOKUPD, ("prometheus_client",)),
+    "lookupd.__main__": Layer(LOOKUPD, ("uvloop",)),
     "spark_jobs": Layer(("spark_jobs", "diskqueue"), ("pyspark", "pyarrow", "numpy", "pandas")),
 }
 
