@@ -10,10 +10,11 @@ from collections.abc import Sequence
 
 import uvloop
 
-from lookupd.daemon import Daemon, StartError
+from lookupd.daemon import Daemon
 from lookupd.options import PROGRAM, Options, check_options
 from nsqd import logs
 from nsqd.flags import CommandLineExit, ConfigError, OptionsError, version_text
+from nsqd.transport.listen import ListenError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(options))
-    except StartError as error:
+    except ListenError as error:
         logs.fatal_line(PROGRAM, f"failed to instantiate {PROGRAM} - {error}")
         return 1
 

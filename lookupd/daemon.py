@@ -5,28 +5,22 @@
 """
 
 import asyncio
-import contextlib
 import logging
-import os
 import socket
 import time
-from collections.abc import Iterator
 from typing import Any
 
 from lookupd.http_api import HttpApi
-from lookupd.options import PROGRAM, Options, split_address
+from lookupd.options import PROGRAM, Options
 from lookupd.registry import Registry
-from lookupd.tcp import COMMAND_TIMEOUT_S, PeerServer, format_address
+from lookupd.tcp import COMMAND_TIMEOUT_S, PeerServer
 from nsqd import PROTOCOL_VERSION
 from nsqd.flags import version_text
 from nsqd.protocol.lookup import LookupdIdentity
 from nsqd.transport.http_server import HttpServer
+from nsqd.transport.listen import format_address, listen, port_of
 
 logger = logging.getLogger(__name__)
-
-
-class StartError(Exception):
-    """The daemon cannot listen; the text says where and why."""
 
 
 class Daemon:
@@ -43,6 +37,7 @@ class Daemon:
         self._peer_server = PeerServer(registry, clock=clock, command_timeout_s=command_timeout_s)
         api = HttpApi(registry, self._peer_server, clock=clock)
         self._http_server = HttpServer(api.router(), on_request=_log_request)
+        self._listeners: list[socket.socket] = []
         self._is_stopping = asyncio.Event()
         self._exit_code = 0
         # The real ports, once started.
@@ -53,7 +48,7 @@ class Daemon:
         """Serve until stopped; return the exit code.
 
         Raises:
-            StartError: an address cannot be listened on.
+            ListenError: an address cannot be listened on.
         """
         try:
             await self.start()
@@ -65,18 +60,15 @@ class Daemon:
         """Listen on both addresses, then answer.
 
         Raises:
-            StartError: an address cannot be listened on.
+            ListenError: an address cannot be listened on.
         """
         asyncio.get_running_loop().set_exception_handler(self._on_loop_exception)
         options = self._options
         logger.info("%s", version_text(PROGRAM))
-        with _listening_on(options.tcp_address):
-            tcp_addresses = await self._peer_server.listen(*split_address(options.tcp_address))
-        with _listening_on(options.http_address):
-            await self._http_server.start(split_address(options.http_address))
-        self.tcp_port = tcp_addresses[0][1]
-        self.http_port = self._http_server.port
-        # Peers are served last, because the answer to IDENTIFY names both ports.
+        # Peers queue up meanwhile, because the answer to IDENTIFY names both ports.
+        tcp_listener = self._listen(options.tcp_address)
+        http_listener = self._listen(options.http_address)
+        self.tcp_port, self.http_port = port_of(tcp_listener), port_of(http_listener)
         identity = LookupdIdentity(
             broadcast_address=options.broadcast_address,
             hostname=socket.gethostname(),
@@ -84,11 +76,15 @@ class Daemon:
             tcp_port=self.tcp_port,
             version=PROTOCOL_VERSION,
         )
-        with _listening_on(options.tcp_address):
-            await self._peer_server.serve(identity)
-        for address in tcp_addresses:
-            logger.info("TCP: listening on %s", format_address(address))
-        logger.info("HTTP: listening on %s", self._http_server.address)
+        await self._peer_server.serve(tcp_listener, identity)
+        logger.info("TCP: listening on %s", format_address(tcp_listener.getsockname()))
+        await self._http_server.start(http_listener)
+        logger.info("HTTP: listening on %s", format_address(http_listener.getsockname()))
+
+    def _listen(self, address: str) -> socket.socket:
+        listener = listen(address)
+        self._listeners.append(listener)
+        return listener
 
     async def wait(self) -> int:
         """Wait for `stop`; return the exit code."""
@@ -106,6 +102,9 @@ class Daemon:
         """Close both doors; HTTP replies under way are finished. It may follow a failed start."""
         await self._peer_server.close()
         await self._http_server.close()
+        # Those that were never served.
+        for listener in self._listeners:
+            listener.close()
 
     def _on_loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Handle what escaped a callback: the machine's fault passes, ours ends the daemon."""
@@ -116,18 +115,6 @@ class Daemon:
             return
         logger.critical("%s", context["message"], exc_info=error)
         self.stop(1)
-
-
-@contextlib.contextmanager
-def _listening_on(address: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        cause = str(error.strerror or error)
-        if error.errno is not None and not isinstance(error, socket.gaierror):
-            # The event loop's own text would name the address once more.
-            cause = os.strerror(error.errno)
-        raise StartError(f"listen ({address}) failed - {cause.lower()}") from error
 
 
 def _log_request(status: int, method: str, uri: str, remote: str, duration_s: float) -> None:

@@ -16,6 +16,7 @@ from typing import Self
 from nsqd import flags
 from nsqd.flags import BOOL, DURATION, TEXT, OptionsError, flag
 from nsqd.logs import LOG_LEVEL, LogLevel
+from nsqd.transport.listen import split_address
 
 PROGRAM = "nsqlookupd"
 
@@ -90,28 +91,10 @@ def check_options(options: Options) -> None:
     """
     flags.check_bounds(options)
     for name in ("tcp_address", "http_address"):
-        try:
-            split_address(getattr(options, name))
-        except ValueError as error:
-            raise OptionsError(f"--{name.replace('_', '-')}: {error}") from error
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Take host:port apart. An empty host is all addresses, an IPv6 host stands in brackets.
-
-    Raises:
-        ValueError: it is no such thing; unix sockets are nsqd's alone.
-    """
-    host, colon, port = address.rpartition(":")
-    if not colon:
-        raise ValueError(f"address {address}: missing port in address")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise ValueError(f"address {address}: too many colons in address")
-    if not (port.isascii() and port.isdigit() and int(port) <= 65535):
-        raise ValueError(f"address {address}: invalid port")
-    return host, int(port)
+        address = getattr(options, name)
+        # Unix sockets are nsqd's alone.
+        if split_address(address) is None:
+            raise OptionsError(f"--{name.replace('_', '-')}: address {address} is not host:port")
 
 
 if __name__ == "__main__":

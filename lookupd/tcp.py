@@ -1,6 +1,6 @@
 """The door for nsqd: TCP connections that speak the V1 protocol and change the registry.
 
-`PeerServer` owns the listening sockets and the set of connections, each `PeerConnection` its parser
+`PeerServer` owns the set of connections, each `PeerConnection` its parser
 and its peer in the registry. As in the Go nsqlookupd, a peer may be silent for as long as it likes:
 dead ones are found by TCP keep-alive and hidden by the registry meanwhile. Only a command that has
 begun must end in time.
@@ -27,6 +27,7 @@ from nsqd.protocol.lookup import (
     encode_lookupd_identity,
     encode_reply,
 )
+from nsqd.transport.listen import format_address, serve
 
 logger = logging.getLogger(__name__)
 
@@ -36,8 +37,6 @@ COMMAND_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 5.0
 # What is read, and so worked on, in one turn of the event loop: some 500 REGISTERs, about 2 ms.
 READ_BYTES = 16 * 1024
-# A queue of connections longer than the usual 100: when a network heals, all nsqds come at once.
-BACKLOG = 0xFFFF  # as much as the system allows: it has its own, lower limit
 
 # Go's default, by which a peer that lost power is gone in about two minutes.
 KEEP_ALIVE_S = 15
@@ -69,23 +68,11 @@ class PeerServer:
         self.identify_reply = b""
         self._server: asyncio.Server | None = None
 
-    async def listen(self, host: str, port: int) -> list[tuple[str, int]]:
-        """Bind and start to queue connections; return the addresses, with their real ports.
-
-        Raises:
-            OSError: the address cannot be bound.
-        """
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: PeerConnection(self), host or None, port, backlog=BACKLOG, start_serving=False
-        )
-        return [sock.getsockname()[:2] for sock in self._server.sockets]
-
-    async def serve(self, identity: LookupdIdentity) -> None:
+    async def serve(self, listener: socket.socket, identity: LookupdIdentity) -> None:
         """Begin to accept connections and answer IDENTIFY with this identity."""
-        assert self._server is not None, "serve before listen"
+        assert self._server is None, "a server serves once"
         self.identify_reply = encode_lookupd_identity(identity)
-        await self._server.start_serving()
+        self._server = await serve(listener, lambda: PeerConnection(self))
 
     async def close(self) -> None:
         """Stop accepting and drop all connections. It may be called at any time."""
@@ -244,12 +231,6 @@ class PeerConnection(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-def format_address(address: tuple[str, int]) -> str:
-    """Write an address as Go does: host:port, an IPv6 host in brackets."""
-    host, port = address[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _keep_alive(sock: socket.socket) -> None:

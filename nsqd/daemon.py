@@ -40,12 +40,12 @@ from nsqd.transport.event_loop import (
 from nsqd.transport.http_api import log_request, make_before_hook, make_router
 from nsqd.transport.http_server import HttpServer
 from nsqd.transport.listen import (
-    BACKLOG,
     ListenError,
     format_address,
     listen,
     port_of,
     remove_unix_socket,
+    serve,
 )
 from nsqd.transport.lookup import LookupSettings, Registration
 from nsqd.transport.lookup_peer import PeerSettings
@@ -132,7 +132,7 @@ class Daemon:
         # First of all, so that nobody is sent here any more.
         await _end(self._registration_task)
         for listener in self._listeners.values():
-            remove_unix_socket(listener)  # while it is open: a closed one has no name
+            remove_unix_socket(listener)
         if self._tcp_server is not None:
             self._tcp_server.close()
         for connection in list(self._connections):
@@ -294,20 +294,15 @@ class Daemon:
             server = HttpServer(router, before=before, on_request=log_request)
             await server.start(listener, ssl=context)
             self._http_servers.append(server)
-            logger.info("%s: listening on %s", scheme, server.address)
+            logger.info("%s: listening on %s", scheme, format_address(listener.getsockname()))
 
     async def _serve_tcp(self) -> None:
         loop = asyncio.get_running_loop()
         settings = self._tcp_settings(loop)
         factory = functools.partial(V2Connection, self.broker, settings)
         listener = self._listeners["TCP"]
-        logger.info("TCP: listening on %s", format_address(listener))
-        if listener.family == socket.AF_UNIX:
-            self._tcp_server = await loop.create_unix_server(
-                factory, sock=listener, backlog=BACKLOG
-            )
-        else:
-            self._tcp_server = await loop.create_server(factory, sock=listener, backlog=BACKLOG)
+        logger.info("TCP: listening on %s", format_address(listener.getsockname()))
+        self._tcp_server = await serve(listener, factory)
 
     def _tcp_settings(self, loop: asyncio.AbstractEventLoop) -> TcpSettings:
         options = self._options

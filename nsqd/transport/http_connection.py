@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from email.utils import formatdate
-from typing import Any, Final, TypeAlias, cast
+from typing import Final, TypeAlias, cast
 
 from nsqd.transport.http_parser import (
     BETWEEN,
@@ -33,6 +33,7 @@ from nsqd.transport.http_routes import (
     Router,
     answer,
 )
+from nsqd.transport.listen import format_address
 
 logger = logging.getLogger(__name__)
 
@@ -184,7 +185,7 @@ class HttpConnection(asyncio.Protocol):
         self._parser = RequestParser(
             service.router,
             service.limits,
-            _format_peer(transport.get_extra_info("peername")),
+            format_address(transport.get_extra_info("peername")),
             is_tls=service.is_tls,
             before=service.before,
         )
@@ -467,11 +468,3 @@ def _get_response(future: asyncio.Future[Response]) -> Response:
     if not isinstance(response, Response):
         raise TypeError(f"a handler answered with {type(response).__name__}")
     return response
-
-
-def _format_peer(peer: Any) -> str:
-    """The address as Go prints it: `ip:port`, `[ip]:port`, or `@` behind a unix socket."""
-    if not isinstance(peer, tuple):
-        return "@"
-    host, port = peer[0], peer[1]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,13 +1,21 @@
-"""Listening sockets: host:port is TCP, anything else the path of a unix socket, as in nsqd."""
+"""Listening sockets: host:port is TCP, anything else the path of a unix socket, as in nsqd.
 
+Whoever calls `listen` owns the socket: connections queue up in it until `serve` takes them, and
+`remove_unix_socket` is due when it is over.
+"""
+
+import asyncio
+import contextlib
 import errno
 import os
 import re
 import socket
+import ssl as tls
 import stat
+from collections.abc import Callable
 
 BACKLOG = 0xFFFF  # as much as the system allows: it has its own, lower limit
-_HOST_PORT = re.compile(r"(?:\[(?P<bracketed>[^\]]*)\]|(?P<host>[^:]*)):(?P<port>\d{1,5})")
+_HOST_PORT = re.compile(r"(?:\[(?P<bracketed>[^\]]*)\]|(?P<host>[^:]*)):(?P<port>[0-9]{1,5})")
 
 
 class ListenError(Exception):
@@ -34,27 +42,40 @@ def listen(address: str) -> socket.socket:
             return _listen_unix(address)
         return _listen_tcp(*host_port)
     except (OSError, OverflowError) as error:
-        cause = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        cause = cause[:1].lower() + cause[1:]
-        raise ListenError(f"listen ({address}) failed - {cause}") from error
+        raise ListenError(f"listen ({address}) failed - {_describe(error)}") from error
 
 
-def format_address(listener: socket.socket) -> str:
-    """Return the address as the log and Go show it, with the real port."""
-    name = listener.getsockname()
-    if listener.family == socket.AF_UNIX:
-        return str(name)
-    host, port = name[0], name[1]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+async def serve(
+    listener: socket.socket,
+    make_protocol: Callable[[], asyncio.BaseProtocol],
+    *,
+    ssl: tls.SSLContext | None = None,
+    ssl_handshake_timeout_s: float | None = None,
+) -> asyncio.Server:
+    """Accept connections, first those that have queued up; the server closes the socket."""
+    loop = asyncio.get_running_loop()
+    is_unix = listener.family == socket.AF_UNIX
+    create_server = loop.create_unix_server if is_unix else loop.create_server
+    return await create_server(
+        make_protocol,
+        sock=listener,
+        backlog=BACKLOG,  # asyncio would shorten the queue to 100
+        ssl=ssl,
+        ssl_handshake_timeout=ssl_handshake_timeout_s,
+    )
 
 
-def remove_unix_socket(listener: socket.socket) -> None:
-    """Remove the file of a unix socket, so that the next start can make it anew."""
-    if listener.family == socket.AF_UNIX:
-        try:
-            os.unlink(listener.getsockname())
-        except FileNotFoundError:
-            return
+def format_address(name: object) -> str:
+    """Return the name of a socket, or of its peer, as Go shows it.
+
+    Args:
+        name: what `getsockname` or the transport's `peername` gives.
+    """
+    if isinstance(name, tuple):
+        host, port = name[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    # The client of a unix socket seldom has a name.
+    return name if isinstance(name, str) and name else "@"
 
 
 def port_of(listener: socket.socket | None) -> int:
@@ -62,6 +83,62 @@ def port_of(listener: socket.socket | None) -> int:
     if listener is None:
         return 0
     return -1 if listener.family == socket.AF_UNIX else int(listener.getsockname()[1])
+
+
+def remove_unix_socket(listener: socket.socket) -> None:
+    """Remove the file of a unix socket, so that nobody takes it for one that is served.
+
+    If there is another file in its place by now, that is somebody else's and stays.
+    """
+    if isinstance(listener, _UnixListener) and listener.file == _find_file(listener.path):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(listener.path)
+
+
+class _UnixListener(socket.socket):
+    """Knows its file, even when it is closed."""
+
+    __slots__ = ("file", "path")
+
+    def __init__(self, path: str) -> None:
+        super().__init__(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.path = path
+        self.file: tuple[int, int, int] | None = None
+
+
+def _listen_unix(path: str) -> socket.socket:
+    listener = _UnixListener(path)
+    try:
+        try:
+            listener.bind(path)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or not _is_stale(path):
+                raise
+            os.unlink(path)
+            listener.bind(path)
+        listener.file = _find_file(path)
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _find_file(path: str) -> tuple[int, int, int] | None:
+    """What tells a file from the next one of that name, None if there is none."""
+    with contextlib.suppress(FileNotFoundError):
+        status = os.stat(path)
+        return status.st_dev, status.st_ino, status.st_mtime_ns
+    return None
+
+
+def _is_stale(path: str) -> bool:
+    """Whether this is a socket that nobody listens on: left behind by a process that was killed."""
+    if not stat.S_ISSOCK(os.stat(path).st_mode):
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        return probe.connect_ex(path) == errno.ECONNREFUSED
 
 
 def _listen_tcp(host: str, port: int) -> socket.socket:
@@ -79,35 +156,20 @@ def _listen_tcp(host: str, port: int) -> socket.socket:
                     raise
         host = "0.0.0.0"
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family = found[0][0]
-    return socket.create_server(found[0][4][:2], family=family, backlog=BACKLOG)
+    # A name may have several addresses. Go takes one, of IPv4 if it can.
+    family, _, _, _, name = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+    return socket.create_server(name, family=family, backlog=BACKLOG)
 
 
 def _has_no_ipv6(error: OSError) -> bool:
     return error.errno in {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL}
 
 
-def _listen_unix(path: str) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        try:
-            listener.bind(path)
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE or not _is_stale(path):
-                raise
-            os.unlink(path)
-            listener.bind(path)
-        listener.listen(BACKLOG)
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
-def _is_stale(path: str) -> bool:
-    """Whether this is a socket that nobody listens on: left behind by a process that was killed."""
-    if not stat.S_ISSOCK(os.stat(path).st_mode):
-        return False
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)
-        return probe.connect_ex(path) == errno.ECONNREFUSED
+def _describe(error: OSError | OverflowError) -> str:
+    cause = str(error)
+    if isinstance(error, socket.gaierror):
+        cause = str(error.strerror)
+    elif isinstance(error, OSError) and error.errno is not None:
+        # Not the error's own text, which may name the address once more.
+        cause = os.strerror(error.errno)
+    return cause[:1].lower() + cause[1:]

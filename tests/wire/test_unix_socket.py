@@ -1,5 +1,6 @@
 """nsqd on a unix socket (W-134, W-135, O-17)."""
 
+import asyncio
 import os
 import socket
 import stat
@@ -72,6 +73,29 @@ async def test_socket_file_goes_with_the_daemon(start_nsqd: StartNsqd, path: str
 
     await consumer.expect_closed()
     assert not is_socket(path)
+
+
+async def test_http_on_a_unix_socket(start_nsqd: StartNsqd, path: str) -> None:  # H-12
+    nsqd = await start_nsqd(http_address=path)
+    reader, writer = await asyncio.open_unix_connection(path)
+    writer.write(b"GET /ping HTTP/1.0\r\n\r\n")
+    assert (await asyncio.wait_for(reader.read(), 5)).endswith(b"\r\n\r\nOK")
+    writer.close()
+
+    await nsqd.shut_down()
+
+    assert not is_socket(path)
+
+
+async def test_socket_of_a_successor_is_left_alone(start_nsqd: StartNsqd, path: str) -> None:
+    nsqd = await start_nsqd(tcp_address=path)
+    os.unlink(path)
+    with socket.socket(socket.AF_UNIX) as successor:
+        successor.bind(path)
+
+        await nsqd.shut_down()
+
+        assert is_socket(path)
 
 
 async def test_it_can_be_started_again(start_nsqd: StartNsqd, path: str) -> None:  # W-135

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqd.transport.listen import ListenError, listen, port_of, split_address
+from nsqd.transport.listen import ListenError, format_address, listen, port_of, split_address
 
 
 @pytest.mark.parametrize(
@@ -90,3 +90,17 @@ def test_an_unknown_host_is_named_with_the_resolvers_reason(
 def test_without_a_listener_the_port_is_0() -> None:
     # H-14
     assert port_of(None) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (("127.0.0.1", 4150), "127.0.0.1:4150"),
+        (("::1", 4150, 0, 0), "[::1]:4150"),
+        ("/run/nsqd.sock", "/run/nsqd.sock"),
+        ("", "@"),
+        (None, "@"),
+    ],
+)
+def test_addresses_are_shown_as_by_go(name: object, expected: str) -> None:
+    assert format_address(name) == expected
