@@ -1,19 +1,22 @@
 """IDENTIFY: what a client asks for, checked against what the server allows.
 
-Pure functions from the request's JSON to the connection's settings and the reply. The JSON is read
-as Go's encoding/json reads it into nsqd's struct, since clients in many languages grew up against
-that: keys match whatever their case, the last duplicate wins, null leaves a field alone, numbers
-must be integers, bytes that are no UTF-8 become U+FFFD.
+Pure functions from the request's JSON to the connection's settings and the reply.
 """
 
 import json
-import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final, NoReturn, Self, TypeVar
+from typing import Final, NoReturn, Self
 
 from nsqd.protocol.errors import ErrorCode, FatalClientError
+from nsqd.protocol.go_json import (
+    decode_fields,
+    read_bool,
+    read_int32,
+    read_int64,
+    read_string,
+    replace_surrogates,
+)
 
 DEFAULT_HEARTBEAT_INTERVAL_MS = 30_000
 MIN_HEARTBEAT_INTERVAL_MS = 1_000
@@ -25,10 +28,6 @@ DEFAULT_DEFLATE_LEVEL = 6
 
 # What a client sends to switch heartbeats or output buffering off.
 _OFF: Final = -1
-# int64 needs 19 digits and a sign. Longer literals are not converted: Python would refuse the
-# longest with an error, and take quadratic time for the others.
-_MAX_INTEGER_CHARACTERS = 20
-_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,8 +235,8 @@ def _encode_reply(
         "auth_required": limits.auth_required,
         "output_buffer_size": settings.output_buffer_size,
         "output_buffer_timeout": settings.output_buffer_timeout_ms,
-        "topology_region": _replace_surrogates(limits.topology_region),
-        "topology_zone": _replace_surrogates(limits.topology_zone),
+        "topology_region": replace_surrogates(limits.topology_region),
+        "topology_zone": replace_surrogates(limits.topology_zone),
     }
     return json.dumps(reply, ensure_ascii=False, separators=(",", ":")).encode()
 
@@ -248,92 +247,27 @@ def _refuse(text: str) -> NoReturn:
 
 def _decode(body: bytes) -> _Request:
     try:
-        value = json.loads(
-            _replace_surrogates(body.decode("utf-8", "surrogateescape")),
-            parse_int=_parse_integer,
-            parse_constant=_refuse_constant,
-            object_pairs_hook=tuple,  # Keeps duplicates in order, and objects apart from arrays.
-        )
-        request = _Request()
-        if value is None:
-            return request
-        for key, member in _expect(tuple, value):
-            reader = _READERS.get(_fold(key))
-            if reader is not None and member is not None:
-                setattr(request, _fold(key), reader(member))
-    except (ValueError, RecursionError) as error:
+        return _Request(**decode_fields(body, _READERS))
+    except ValueError as error:
         raise FatalClientError(
             ErrorCode.E_BAD_BODY, "IDENTIFY failed to decode JSON body"
         ) from error
-    return request
-
-
-def _fold(key: str) -> str:
-    # Unicode's simple folding also takes the long s for an s; lower() leaves it alone.
-    return key.lower().replace("\N{LATIN SMALL LETTER LONG S}", "s")
-
-
-def _replace_surrogates(text: str) -> str:
-    return _SURROGATES.sub("\ufffd", text)
-
-
-def _parse_integer(literal: str) -> int | float:
-    # An infinity is no int, so a known field refuses it and an unknown one ignores it.
-    return int(literal) if len(literal) <= _MAX_INTEGER_CHARACTERS else math.inf
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-_T = TypeVar("_T")
-
-
-def _expect(kind: type[_T], value: object) -> _T:
-    # The exact type: a bool is an int to isinstance, but not in JSON.
-    if type(value) is not kind:
-        raise ValueError(f"{kind.__name__} expected")
-    return value
-
-
-def _read_string(value: object) -> str:
-    # An escape such as \ud800 that has no partner is no character.
-    return _replace_surrogates(_expect(str, value))
-
-
-def _read_bool(value: object) -> bool:
-    return _expect(bool, value)
-
-
-def _read_int64(value: object) -> int:
-    return _expect_bits(value, 63)
-
-
-def _read_int32(value: object) -> int:
-    return _expect_bits(value, 31)
-
-
-def _expect_bits(value: object, bits: int) -> int:
-    number = _expect(int, value)
-    if not -(1 << bits) <= number < 1 << bits:
-        raise ValueError("integer out of range")
-    return number
 
 
 _READERS: Final[dict[str, Callable[[object], str | bool | int]]] = {
-    "client_id": _read_string,
-    "hostname": _read_string,
-    "user_agent": _read_string,
-    "feature_negotiation": _read_bool,
-    "heartbeat_interval": _read_int64,
-    "output_buffer_size": _read_int64,
-    "output_buffer_timeout": _read_int64,
-    "sample_rate": _read_int32,
-    "msg_timeout": _read_int64,
-    "tls_v1": _read_bool,
-    "snappy": _read_bool,
-    "deflate": _read_bool,
-    "deflate_level": _read_int64,
-    "topology_region": _read_string,
-    "topology_zone": _read_string,
+    "client_id": read_string,
+    "hostname": read_string,
+    "user_agent": read_string,
+    "feature_negotiation": read_bool,
+    "heartbeat_interval": read_int64,
+    "output_buffer_size": read_int64,
+    "output_buffer_timeout": read_int64,
+    "sample_rate": read_int32,
+    "msg_timeout": read_int64,
+    "tls_v1": read_bool,
+    "snappy": read_bool,
+    "deflate": read_bool,
+    "deflate_level": read_int64,
+    "topology_region": read_string,
+    "topology_zone": read_string,
 }

@@ -17,20 +17,31 @@ from enum import Enum, auto
 from typing import TypeVar
 
 from nsqd.protocol.errors import ErrorCode, FatalClientError
+from nsqd.protocol.go_json import decode_fields, read_int64, read_string
 from nsqd.protocol.names import decode_name
 
 MAGIC = b"  V1"
 OK = b"OK"
 
 # The Go nsqlookupd bounds neither; a real line holds two names of 64 bytes, a real body 300 bytes.
+# What is there of them is held in memory, for thousands of peers at a time.
 MAX_LINE_BYTES = 16 * 1024
-MAX_IDENTIFY_BYTES = 5 * 1024 * 1024
+MAX_IDENTIFY_BYTES = 64 * 1024
 
 # What nsqd allows a reply to take, unless its max-body-size says otherwise.
 MAX_REPLY_BYTES = 5 * 1024 * 1024
 
 _SIZE = struct.Struct(">i")
-_INT64_RANGE = range(-(2**63), 2**63)
+
+_LOOKUPD_FIELDS: dict[str, Callable[[object], str | int]] = {
+    "broadcast_address": read_string,
+    "hostname": read_string,
+    "http_port": read_int64,
+    "tcp_port": read_int64,
+    "version": read_string,
+}
+_REQUIRED_PEER_FIELDS = ("broadcast_address", "tcp_port", "http_port", "version")
+_PEER_FIELDS = _LOOKUPD_FIELDS | {"topology_zone": read_string, "topology_region": read_string}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +59,13 @@ class PeerIdentity:
 
 @dataclass(frozen=True, slots=True)
 class LookupdIdentity:
-    """What an nsqlookupd answers to IDENTIFY."""
+    """What an nsqlookupd answers to IDENTIFY; old ones leave something out."""
 
-    broadcast_address: str
-    hostname: str
-    http_port: int
-    tcp_port: int
-    version: str
+    broadcast_address: str = ""
+    hostname: str = ""
+    http_port: int = 0
+    tcp_port: int = 0
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,44 +317,22 @@ def decode_peer_identity(body: bytes) -> PeerIdentity:
         FatalClientError: no JSON object, a field of the wrong type, or a required one missing.
     """
     try:
-        fields = _decode_object(body)
-        identity = PeerIdentity(
-            broadcast_address=_text_field(fields, "broadcast_address"),
-            tcp_port=_int_field(fields, "tcp_port"),
-            http_port=_int_field(fields, "http_port"),
-            version=_text_field(fields, "version"),
-            hostname=_text_field(fields, "hostname"),
-            topology_zone=_text_field(fields, "topology_zone"),
-            topology_region=_text_field(fields, "topology_region"),
-        )
+        fields = decode_fields(body, _PEER_FIELDS)
     except ValueError as error:
         raise _bad_body("failed to decode JSON body") from error
-    required = (
-        identity.broadcast_address,
-        identity.tcp_port,
-        identity.http_port,
-        identity.version,
-    )
-    if not all(required):
+    if not all(map(fields.get, _REQUIRED_PEER_FIELDS)):
         raise _bad_body("missing fields")
-    return identity
+    return PeerIdentity(**fields)
 
 
 def decode_lookupd_identity(reply: bytes) -> LookupdIdentity:
-    """Read the reply to IDENTIFY. Fields an old nsqlookupd leaves out are empty or 0.
+    """Read the reply to IDENTIFY.
 
     Raises:
         LookupReplyError: it is an error (the text is in the message) or no JSON object.
     """
     try:
-        fields = _decode_object(reply)
-        return LookupdIdentity(
-            broadcast_address=_text_field(fields, "broadcast_address"),
-            hostname=_text_field(fields, "hostname"),
-            http_port=_int_field(fields, "http_port"),
-            tcp_port=_int_field(fields, "tcp_port"),
-            version=_text_field(fields, "version"),
-        )
+        return LookupdIdentity(**decode_fields(reply, _LOOKUPD_FIELDS))
     except ValueError as error:
         # A hostile reply may be megabytes long, and this ends up in a log line.
         raise LookupReplyError(f"IDENTIFY was answered with {reply[:200]!r}") from error
@@ -366,47 +355,6 @@ def _encode_registration(verb: str, topic: str, channel: str | None) -> bytes:
 
 def _compact_json(fields: dict[str, object]) -> bytes:
     return json.dumps(fields, separators=(",", ":"), sort_keys=True).encode("ascii")
-
-
-def _decode_object(body: bytes) -> dict[str, object]:
-    """Decode a JSON object; null counts as an empty one, as it does for Go.
-
-    Raises:
-        ValueError: anything else.
-    """
-    try:
-        # As in Go, bytes that are no UTF-8 become U+FFFD; json.loads(bytes) would guess UTF-16.
-        fields = json.loads(body.decode("utf-8", "replace"), parse_constant=_refuse_constant)
-    except RecursionError as error:
-        raise ValueError("JSON is nested too deeply") from error
-    if fields is None:
-        return {}
-    if not isinstance(fields, dict):
-        raise ValueError("JSON is no object")
-    return fields
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
-
-
-def _text_field(fields: dict[str, object], name: str) -> str:
-    value = fields.get(name)
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise ValueError(f"{name} is no string")
-    # A lone surrogate (an escaped half of a pair) could not be written out again.
-    return value.encode("utf-8", "replace").decode("utf-8")
-
-
-def _int_field(fields: dict[str, object], name: str) -> int:
-    value = fields.get(name)
-    if value is None:
-        return 0
-    if not isinstance(value, int) or isinstance(value, bool) or value not in _INT64_RANGE:
-        raise ValueError(f"{name} is no integer of 64 bits")
-    return value
 
 
 def _checked_body_size(raw: bytes) -> int:

@@ -87,7 +87,8 @@ def test_identify_is_answered_with_who_we_are(lookupd: LookupdInProcess) -> None
         (b"IDENTIFY\n\0\0\0\2{}", b"E_BAD_BODY IDENTIFY missing fields"),
         (b"IDENTIFY\n\0\0\0\2{]", b"E_BAD_BODY IDENTIFY failed to decode JSON body"),
         (b"IDENTIFY\n\xff\xff\xff\xff", b"E_BAD_BODY IDENTIFY invalid body size -1"),
-        (b"IDENTIFY\n\x7f\xff\xff\xff", b"E_BAD_BODY IDENTIFY body too big 2147483647 > 5242880"),
+        (b"IDENTIFY\n\0\1\0\1{", b"E_BAD_BODY IDENTIFY body too big 65537 > 65536"),
+        (b"IDENTIFY\n\x7f\xff\xff\xff", b"E_BAD_BODY IDENTIFY body too big 2147483647 > 65536"),
     ],
 )
 def test_errors_close_the_connection(  # L-5, L-7, L-24
