@@ -428,15 +428,28 @@ async def test_a_wrong_answer_ends_the_connection(
     await lookupd.wait_for(("t", None))
 
 
-async def test_one_that_hangs_up_always_is_not_called_all_the_time(
-    start_nsqd: StartNsqd, lookupd: FakeLookupd
+async def test_one_that_hangs_up_always_is_called_less_and_less(
+    start_nsqd: StartNsqd, lookupd: FakeLookupd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(lookup_peer, "MIN_ATTEMPT_INTERVAL_S", 0.001)
     lookupd.answer = lambda _command: lookupd.peers[-1].hang_up()
     await start_nsqd(lookupd_tcp_addresses=(lookupd.address,))
 
     await asyncio.sleep(0.5)
 
-    assert len(lookupd.peers) < 6
+    assert 2 <= len(lookupd.peers) < 8
+
+
+async def test_attempts_are_some_time_apart_even_after_good_connections(
+    nsqd: RunningDaemon, lookupd: FakeLookupd
+) -> None:
+    deadline = time.monotonic() + 0.5
+    while time.monotonic() < deadline:
+        (await lookupd.wait_for_peer()).hang_up()
+        await asyncio.sleep(0.01)
+
+    assert 2 <= len(lookupd.peers) < 8
+    assert len(nsqd.daemon.registration.peers) == 1
 
 
 # --- the peer alone
