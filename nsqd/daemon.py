@@ -144,7 +144,7 @@ class Daemon:
             await server.close()
         for listener in self._listeners.values():
             listener.close()
-        if hasattr(self, "broker"):
+        if hasattr(self, "metadata"):  # else nothing was loaded, and what is there must stay
             await self.metadata.close()
             self._save_everything()
         if self._lock >= 0:
@@ -381,7 +381,7 @@ async def _run(options: Options) -> int:
     raise_open_files_limit()
     daemon = Daemon(options)
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # nsqd would die of a SIGHUP
         loop.add_signal_handler(number, daemon.request_stop)
     sweeper = GarbageSweeper(loop)
     try:

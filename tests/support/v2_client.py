@@ -192,7 +192,13 @@ class V2Client:
         self.send_raw(data)
 
     def send_raw(self, data: bytes) -> None:
-        """Send bytes as they are on the socket."""
+        """Send bytes as they are on the socket.
+
+        Raises:
+            ConnectionEndedError: it is known to be closed.
+        """
+        if self._writer.transport.is_closing():
+            raise ConnectionEndedError
         self._writer.write(data)
 
     async def drain(self) -> None:
