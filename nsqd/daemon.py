@@ -34,16 +34,16 @@ from nsqd.transport.event_loop import (
     GarbageSweeper,
     LoopScheduler,
     SpinPoll,
-    raise_open_files_limit,
     run_in_threads,
 )
-from nsqd.transport.http_api import log_request, make_before_hook, make_router
-from nsqd.transport.http_server import HttpServer
+from nsqd.transport.http_api import make_before_hook, make_router
+from nsqd.transport.http_server import HttpServer, log_request
 from nsqd.transport.listen import (
     ListenError,
     format_address,
     listen,
     port_of,
+    raise_open_files_limit,
     remove_unix_socket,
     serve,
 )

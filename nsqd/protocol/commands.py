@@ -101,3 +101,18 @@ Command: TypeAlias = (
     | StartClose
     | Nop
 )
+
+
+def describe(command: Command) -> str:
+    """Say what a command is about; never a body or a secret."""
+    match command:
+        case Publish(verb=verb, topic=topic, bodies=bodies):
+            return f"{verb} {topic} count={len(bodies)}"
+        case DeferredPublish(topic=topic, delay_ms=delay_ms):
+            return f"DPUB {topic} {delay_ms}"
+        case Finish(ids=ids):
+            return f"FIN {b' '.join(ids).decode('ascii', 'replace')}"
+        case Identify() | Auth():
+            return type(command).__name__
+        case _:
+            return str(command)

@@ -97,6 +97,15 @@ class AuthState:
             self._decisions[question] = decision
         return decision
 
+    def encode_reply(self) -> bytes:
+        """Return what the client gets as answer to AUTH."""
+        reply = {
+            "identity": self.identity,
+            "identity_url": self.identity_url,
+            "permission_count": self.permission_count,
+        }
+        return json.dumps(reply, separators=(",", ":")).encode()
+
     def is_expired(self, now: float) -> bool:
         """Say whether the server must be asked again."""
         return now >= self.expires_at

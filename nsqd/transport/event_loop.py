@@ -4,15 +4,11 @@ stays out of the way.
 
 import asyncio
 import gc
-import logging
-import resource
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from nsqd.broker.broker import Work
-
-logger = logging.getLogger(__name__)
 
 # Reads that come closer than this are dense traffic.
 DENSE_READS_S = 0.0002
@@ -119,13 +115,3 @@ def run_in_threads(works: Sequence[Work]) -> list[OSError]:
         if error is not None and not isinstance(error, OSError):
             raise error
     return [error for error in errors if isinstance(error, OSError)]
-
-
-def raise_open_files_limit() -> None:
-    """Allow as many connections and queue files as the system lets us, as the Go runtime does."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        except (ValueError, OSError) as error:  # macOS refuses what it calls unlimited
-            logger.warning("at most %d open files, more are not allowed - %s", soft, error)

@@ -12,14 +12,9 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from nsqd.broker.errors import ClosedError
-from nsqd.transport.http_arguments import (
-    get_argument,
-    get_channel,
-    get_names,
-    get_topic,
-    get_valid_topic_name,
-)
+from nsqd.transport.http_arguments import get_argument, get_names
 from nsqd.transport.http_server import EMPTY, HttpError, Request, Response, Router
+from nsqd.transport.http_topics import get_channel, get_topic, get_valid_topic_name
 from nsqd.transport.node import Node
 
 logger = logging.getLogger(__name__)

@@ -4,11 +4,10 @@ The routes are thin and live beside this file by noun: `http_publish.py`, `http_
 `stats_json.py`. `make_router` is the door: the daemon serves what it returns.
 """
 
-import logging
 import socket
 
 from nsqd import PROTOCOL_VERSION
-from nsqd.flags import duration_ns, format_duration
+from nsqd.flags import duration_ns
 from nsqd.options import TLSRequired
 from nsqd.transport.http_access import BearerToken, CorsPolicy, refuse_plain_http
 from nsqd.transport.http_admin import LEGACY_PATHS, AdminRoutes
@@ -33,8 +32,6 @@ from nsqd.transport.stats_json import render_json
 from nsqd.transport.stats_query import StatsQuery
 from nsqd.transport.stats_text import render_text
 
-logger = logging.getLogger(__name__)
-
 
 def make_router(node: Node) -> Router:
     """Make the table of all routes."""
@@ -49,7 +46,7 @@ def make_router(node: Node) -> Router:
     AdminRoutes(node).add_to(router)
     ConfigRoutes(node).add_to(router)
     PeekRoutes(node).add_to(router)
-    DebugRoutes().add_to(router)
+    DebugRoutes("nsqd").add_to(router)
     NodeRoutes(node).add_to(router)
     return router
 
@@ -77,12 +74,6 @@ def make_before_hook(node: Node) -> BeforeHook | None:
         return next((reply for reply in replies if reply is not None), None)
 
     return check
-
-
-def log_request(status: int, method: str, uri: str, remote: str, duration_s: float) -> None:
-    """Write the line that nsqd writes for each request but publishes."""
-    duration = format_duration(duration_s)
-    logger.info("%d %s %s (%s) %s", status, method, uri, remote, duration)
 
 
 class NodeRoutes:

@@ -1,12 +1,5 @@
-"""What the routes for topics and channels ask of a query: names that are there and valid.
+"""What a query has to say: names that are there and valid. The codes are those of NSQ."""
 
-The codes are nsqd's, which spells a bad topic in one way where a channel belongs to it and in
-another where none does.
-"""
-
-from nsqd.broker.broker import Broker
-from nsqd.broker.channel import Channel
-from nsqd.broker.topic import Topic
 from nsqd.protocol.names import is_valid_channel_name, is_valid_topic_name
 from nsqd.transport.http_server import HttpError, Request
 
@@ -23,15 +16,18 @@ def get_argument(request: Request, name: str) -> str:
     return value
 
 
-def get_valid_topic_name(request: Request) -> str:
+def get_topic_name(request: Request, invalid_code: str = "INVALID_ARG_TOPIC") -> str:
     """Return the topic that a request names.
+
+    Args:
+        invalid_code: nsqd has another one where no channel belongs to the topic.
 
     Raises:
         HttpError: 400.
     """
     name = get_argument(request, "topic")
     if not is_valid_topic_name(name):
-        raise HttpError(400, "INVALID_TOPIC")
+        raise HttpError(400, invalid_code)
     return name
 
 
@@ -41,35 +37,8 @@ def get_names(request: Request) -> tuple[str, str]:
     Raises:
         HttpError: 400.
     """
-    topic_name = get_argument(request, "topic")
-    if not is_valid_topic_name(topic_name):
-        raise HttpError(400, "INVALID_ARG_TOPIC")
+    topic_name = get_topic_name(request)
     channel_name = get_argument(request, "channel")
     if not is_valid_channel_name(channel_name):
         raise HttpError(400, "INVALID_ARG_CHANNEL")
     return topic_name, channel_name
-
-
-def get_topic(broker: Broker, name: str) -> Topic:
-    """Return a topic.
-
-    Raises:
-        HttpError: 404, there is none of that name.
-    """
-    topic = broker.find_topic(name)
-    if topic is None:
-        raise HttpError(404, "TOPIC_NOT_FOUND")
-    return topic
-
-
-def get_channel(broker: Broker, topic_name: str, channel_name: str) -> tuple[Topic, Channel]:
-    """Return a channel and its topic.
-
-    Raises:
-        HttpError: 404, one of them is not there.
-    """
-    topic = get_topic(broker, topic_name)
-    channel = topic.channels.get(channel_name)
-    if channel is None:
-        raise HttpError(404, "CHANNEL_NOT_FOUND")
-    return topic, channel

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import logging
 import time
 from collections.abc import Awaitable, Callable
 from email.utils import formatdate
@@ -35,8 +34,6 @@ from nsqd.transport.http_routes import (
 )
 from nsqd.transport.listen import format_address
 
-logger = logging.getLogger(__name__)
-
 # Replies are handed to the transport at this size even if more are to come from the same read,
 # so that a client that does not read is noticed before the rest is computed.
 FLUSH_BYTES: Final = 64 * 1024
@@ -55,7 +52,7 @@ _TOO_MANY_CONNECTIONS = Route.refusal(503, "TOO_MANY_CONNECTIONS")
 
 _NOTHING = memoryview(b"")
 
-RequestHook: TypeAlias = Callable[[int, str, str, str, float], None]
+RequestHook: TypeAlias = Callable[[Request, Response, float], None]
 
 
 class _State(enum.Enum):
@@ -101,13 +98,6 @@ class HttpService:
     def excess_count(self) -> int:
         """How many connections there are too many, those included that have been told so."""
         return len(self.connections) - self.max_connections if self.max_connections else 0
-
-    def log(self, request: Request, response: Response, duration_s: float) -> None:
-        if not request.target.raw:
-            logger.warning("refused status=%d remote=%s", response.status, request.remote)
-        elif self.on_request is not None:
-            method, uri = request.method, request.uri
-            self.on_request(response.status, method, uri, request.remote, duration_s)
 
     def forget(self, connection: HttpConnection) -> None:
         self.connections.discard(connection)
@@ -347,8 +337,8 @@ class HttpConnection(asyncio.Protocol):
             self._send(response.encode_head(style, date_line, request.reply_lines))
             if request.raw_method != b"HEAD":
                 self._send(response.body)
-        if not request.route.is_quiet:
-            service.log(request, response, time.perf_counter() - started)
+        if service.on_request is not None and not request.route.is_quiet:
+            service.on_request(request, response, time.perf_counter() - started)
         if request.is_last:
             self._finish(parser)
 

@@ -42,7 +42,9 @@ threadcreate  threads
 class DebugRoutes:
     """Shows the inside of this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, program: str) -> None:
+        """Args: program: what the files are named after."""
+        self._program = program
         self._is_profiling = False
         self._stalls: StallWatch | None = None
 
@@ -81,8 +83,8 @@ class DebugRoutes:
             self._is_profiling = False
             profile = profiler.stop()
         if request.find("format") == "collapsed":
-            return _download("nsqd.collapsed", profile.collapsed())
-        return _download("nsqd.pstats", profile.pstats())
+            return _download(f"{self._program}.collapsed", profile.collapsed())
+        return _download(f"{self._program}.pstats", profile.pstats())
 
     async def _heap(self, _request: Request) -> Response:
         objects = gc.get_objects()

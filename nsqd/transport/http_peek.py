@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from nsqd.broker.peek import PeekedMessage, Place, peek_channel, peek_topic
-from nsqd.transport.http_arguments import get_channel, get_names, get_topic, get_valid_topic_name
+from nsqd.transport.http_arguments import get_names
 from nsqd.transport.http_server import (
     JSON_CONTENT_TYPE,
     TEXT_CONTENT_TYPE,
@@ -16,6 +16,7 @@ from nsqd.transport.http_server import (
     Response,
     Router,
 )
+from nsqd.transport.http_topics import get_channel, get_topic, get_valid_topic_name
 from nsqd.transport.node import Node
 
 logger = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ from struct import Struct
 
 from nsqd.broker.broker import Broker
 from nsqd.broker.errors import ClosedError, DrainingError
-from nsqd.protocol.names import is_valid_topic_name
 from nsqd.transport.http_server import OK, HttpError, Request, Response, Router
+from nsqd.transport.http_topics import get_valid_topic_name
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class PublishRoutes:
 
     def publish_many(self, request: Request) -> Response:
         """Take each line of the body, or each message of a binary one; all of them or none."""
-        _get_topic_name(request)
+        get_valid_topic_name(request)
         if _is_binary(request.find("binary")):
             bodies = self._split_binary(request.body)
         else:
@@ -79,7 +79,7 @@ class PublishRoutes:
         return OK
 
     def _publish(self, request: Request, bodies: Sequence[bytes]) -> None:
-        name = _get_topic_name(request)
+        name = get_valid_topic_name(request)
         delay_s = self._delay_s(request)
         try:
             topic = self._broker.topics.get(name) or self._broker.ensure_topic(name)
@@ -138,15 +138,6 @@ def _disk_error(name: str, error: OSError) -> HttpError:
     # nsqd calls this EXITING too; what is wrong stands in the log and in /ping.
     logger.error("TOPIC(%s): failed to publish - %s", name, error)
     return HttpError(503, "EXITING")
-
-
-def _get_topic_name(request: Request) -> str:
-    name = request.find("topic")
-    if name is None:
-        raise HttpError(400, "MISSING_ARG_TOPIC")
-    if not is_valid_topic_name(name):
-        raise HttpError(400, "INVALID_TOPIC")
-    return name
 
 
 def _is_binary(value: str | None) -> bool:

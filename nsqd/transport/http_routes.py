@@ -363,6 +363,10 @@ class Router:
         )
         self._targets.clear()
 
+    def has_path(self, path: str) -> bool:
+        """Whether a route has this very path, whatever its method; parameters do not count."""
+        return path in self._paths
+
     def target(self, raw: bytes) -> Target:
         """The meaning of a request target, remembered."""
         target = self._targets.get(raw)

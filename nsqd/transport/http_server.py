@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import ssl as tls
 from typing import Final
 
+from nsqd.flags import format_duration
 from nsqd.transport.http_connection import HttpConnection, HttpService, RequestHook
 from nsqd.transport.http_parser import BeforeHook, HttpLimits
 from nsqd.transport.http_routes import (
@@ -46,7 +48,10 @@ __all__ = [
     "Response",
     "Router",
     "Style",
+    "log_request",
 ]
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_GRACE_S: Final = 2.0
 
@@ -68,8 +73,8 @@ class HttpServer:
     ) -> None:
         """Args:
         before: sees each request when its head is complete, and may answer instead of its route.
-        on_request: called after each reply, except on quiet routes, with status, method, uri,
-            remote address and duration in seconds.
+        on_request: called after each reply, except on quiet routes, with the time it took in
+            seconds; `log_request` is one.
         max_connections: further ones are answered with 503 and closed.
         """
         self._service = HttpService(
@@ -125,3 +130,18 @@ class HttpServer:
             await drained.wait()
         await self._server.wait_closed()
         self._server = None
+
+
+def log_request(request: Request, response: Response, duration_s: float) -> None:
+    """Write the line that nsqd writes for each request, or a warning for what is no request."""
+    if not request.target.raw:
+        logger.warning("refused status=%d remote=%s", response.status, request.remote)
+        return
+    logger.info(
+        "%d %s %s (%s) %s",
+        response.status,
+        request.method,
+        request.uri,
+        request.remote,
+        format_duration(duration_s),
+    )

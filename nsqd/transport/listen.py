@@ -7,12 +7,16 @@ Whoever calls `listen` owns the socket: connections queue up in it until `serve`
 import asyncio
 import contextlib
 import errno
+import logging
 import os
 import re
+import resource
 import socket
 import ssl as tls
 import stat
 from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
 
 BACKLOG = 0xFFFF  # as much as the system allows: it has its own, lower limit
 _HOST_PORT = re.compile(r"(?:\[(?P<bracketed>[^\]]*)\]|(?P<host>[^:]*)):(?P<port>[0-9]{1,5})")
@@ -93,6 +97,16 @@ def remove_unix_socket(listener: socket.socket) -> None:
     if isinstance(listener, _UnixListener) and listener.file == _find_file(listener.path):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(listener.path)
+
+
+def raise_open_files_limit() -> None:
+    """Allow as many connections and queue files as the system lets us, as the Go runtime does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (ValueError, OSError) as error:  # macOS refuses what it calls unlimited
+            logger.warning("at most %d open files, more are not allowed - %s", soft, error)
 
 
 class _UnixListener(socket.socket):

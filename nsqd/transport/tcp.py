@@ -7,13 +7,11 @@ negotiate are upper bounds that are kept without a timer of ours.
 """
 
 import asyncio
-import json
 import logging
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from functools import partial
 from ssl import SSLContext, SSLError
 from typing import Any, ClassVar, cast
@@ -23,6 +21,7 @@ from nsqd.broker.channel import Channel
 from nsqd.broker.consumer import Consumer, Locality
 from nsqd.broker.errors import ClosedError, ConsumerLimitError, NotInFlightError
 from nsqd.protocol import commands, frames
+from nsqd.protocol.client_state import ClientState, check_state
 from nsqd.protocol.command_parser import MAGIC, CommandLimits, CommandParser, LineTooLongError
 from nsqd.protocol.compression import CompressionError, DeflateCodec, SnappyCodec
 from nsqd.protocol.errors import ClientError, ErrorCode, FatalClientError, go_quote
@@ -47,27 +46,6 @@ FAILED_CODES = {
     "PUB": ErrorCode.E_PUB_FAILED,
     "MPUB": ErrorCode.E_MPUB_FAILED,
     "DPUB": ErrorCode.E_DPUB_FAILED,
-}
-
-
-class ClientState(IntEnum):
-    """The states that /stats shows; 1 and 2 are never used for clients."""
-
-    INIT = 0
-    SUBSCRIBED = 3
-    CLOSING = 4
-
-
-_CONSUMING = (ClientState.SUBSCRIBED, ClientState.CLOSING)
-_ALLOWED_STATES: dict[bytes, tuple[ClientState, ...]] = {
-    b"IDENTIFY": (ClientState.INIT,),
-    b"AUTH": (ClientState.INIT,),
-    b"SUB": (ClientState.INIT,),
-    b"RDY": _CONSUMING,
-    b"FIN": _CONSUMING,
-    b"REQ": _CONSUMING,
-    b"TOUCH": _CONSUMING,
-    b"CLS": (ClientState.SUBSCRIBED,),
 }
 
 
@@ -347,10 +325,7 @@ class V2Connection(asyncio.Protocol):
         if self._server.is_tls_required and self.stream.tls is None and verb != b"IDENTIFY":
             text = b"cannot " + verb + b" in current state (TLS required)"
             raise FatalClientError(ErrorCode.E_INVALID, text)
-        allowed = _ALLOWED_STATES.get(verb)
-        if allowed is not None and self.state not in allowed:
-            text = b"cannot " + verb + b" in current state"
-            raise FatalClientError(ErrorCode.E_INVALID, text)
+        check_state(verb, self.state)
         if verb == b"SUB" and not self.settings.heartbeat_interval_ms:
             raise FatalClientError(ErrorCode.E_INVALID, "cannot SUB with heartbeats disabled")
         return not (verb == b"RDY" and self.state is ClientState.CLOSING)
@@ -377,7 +352,7 @@ class V2Connection(asyncio.Protocol):
 
     def _log_commands(self, parsed: Iterator[commands.Command]) -> Iterator[commands.Command]:
         for command in parsed:
-            logger.debug("PROTOCOL(V2): [%s] %s", self.remote_address, _describe(command))
+            logger.debug("PROTOCOL(V2): [%s] %s", self.remote_address, commands.describe(command))
             yield command
 
     def _publish(self, command: commands.Publish) -> None:
@@ -541,13 +516,7 @@ class V2Connection(asyncio.Protocol):
         assert self.auth is not None
         if not self.auth.permission_count:
             raise FatalClientError(ErrorCode.E_UNAUTHORIZED, "AUTH no authorizations found")
-        reply = {
-            "identity": self.auth.identity,
-            "identity_url": self.auth.identity_url,
-            "permission_count": self.auth.permission_count,
-        }
-        data = json.dumps(reply, separators=(",", ":")).encode()
-        self._out.append(encode_frame(FrameType.RESPONSE, data))
+        self._out.append(encode_frame(FrameType.RESPONSE, self.auth.encode_reply()))
 
     def _renew(self, command: commands.Command) -> bool:
         """If the client's rights have run out, ask again and run the command after that."""
@@ -605,21 +574,6 @@ class V2Connection(asyncio.Protocol):
 
 
 _NEED_AUTH = frozenset({commands.Publish, commands.DeferredPublish, commands.Subscribe})
-
-
-def _describe(command: commands.Command) -> str:
-    """Say what a command is about; never a body or a secret."""
-    match command:
-        case commands.Publish(verb=verb, topic=topic, bodies=bodies):
-            return f"{verb} {topic} count={len(bodies)}"
-        case commands.DeferredPublish(topic=topic, delay_ms=delay_ms):
-            return f"DPUB {topic} {delay_ms}"
-        case commands.Finish(ids=ids):
-            return f"FIN {b' '.join(ids).decode('ascii', 'replace')}"
-        case commands.Identify() | commands.Auth():
-            return type(command).__name__
-        case _:
-            return str(command)
 
 
 def _publish_error(verb: str, error: ClosedError | OSError) -> FatalClientError:
