@@ -3,7 +3,6 @@
 import asyncio
 import faulthandler
 import os
-import resource
 import signal
 import sys
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from lookupd.daemon import Daemon
 from lookupd.options import PROGRAM, Options, check_options
 from nsqd import logs
 from nsqd.flags import CommandLineExit, ConfigError, OptionsError, version_text
-from nsqd.transport.listen import ListenError
+from nsqd.transport.listen import ListenError, raise_open_files_limit
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         logs.fatal_line(PROGRAM, f"failed to instantiate {PROGRAM} - {error}")
         return 1
     logs.configure(options.log_prefix, options.log_level)
-    _allow_many_connections()
+    raise_open_files_limit()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(options))
@@ -58,12 +57,6 @@ def _dump_and_exit() -> None:
     """End at once and say where we were, as a Go program does on SIGQUIT."""
     faulthandler.dump_traceback(all_threads=True)
     os._exit(2)
-
-
-def _allow_many_connections() -> None:
-    """Use as many file descriptors as we may; a Go program does so by itself."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ class Daemon:
         )
         self._peer_server = PeerServer(registry, clock=clock, command_timeout_s=command_timeout_s)
         api = HttpApi(registry, self._peer_server, clock=clock)
-        self._http_server = HttpServer(api.router(), on_request=_log_request)
+        self._http_server = HttpServer(api.router, on_request=api.on_request)
         self._listeners: list[socket.socket] = []
         self._is_stopping = asyncio.Event()
         self._exit_code = 0
@@ -115,7 +115,3 @@ class Daemon:
             return
         logger.critical("%s", context["message"], exc_info=error)
         self.stop(1)
-
-
-def _log_request(status: int, method: str, uri: str, remote: str, duration_s: float) -> None:
-    logger.info("%d %s %s (%s) %.3fms", status, method, uri, remote, duration_s * 1000)

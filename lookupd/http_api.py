@@ -13,10 +13,12 @@ from dataclasses import asdict
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from lookupd.metrics import Metrics
+from lookupd.options import PROGRAM
 from lookupd.registry import Peer, Registry
 from lookupd.tcp import PeerServer
 from nsqd import PROTOCOL_VERSION
-from nsqd.protocol.names import is_valid_channel_name, is_valid_topic_name
+from nsqd.transport.http_arguments import get_argument, get_names, get_topic_name
+from nsqd.transport.http_debug import DebugRoutes
 from nsqd.transport.http_server import (
     EMPTY,
     JSON_CONTENT_TYPE,
@@ -26,7 +28,11 @@ from nsqd.transport.http_server import (
     Response,
     Router,
     Style,
+    log_request,
 )
+
+# Stands in the metrics for every path that has no route; no path lacks a slash.
+OTHER_PATHS = "other"
 
 
 class HttpApi:
@@ -39,9 +45,16 @@ class HttpApi:
         self._clock = clock
         self._request_counts: Counter[tuple[str, int]] = Counter()
         self._metrics = Metrics(registry, peer_server, self._request_counts, clock=clock)
+        self.router = self._make_router()
 
-    def router(self) -> Router:
-        """Make the routing table."""
+    def on_request(self, request: Request, response: Response, duration_s: float) -> None:
+        """Count a request that was answered or refused, and write it to the log."""
+        # Who asks for all paths there may be shall not fill the memory with counters.
+        path = request.path if self.router.has_path(request.path) else OTHER_PATHS
+        self._request_counts[path, response.status] += 1
+        log_request(request, response, duration_s)
+
+    def _make_router(self) -> Router:
         router = Router()
         for method, path, handler in (
             ("GET", "/info", self._info),
@@ -56,24 +69,11 @@ class HttpApi:
             ("POST", "/channel/create", self._create_channel),
             ("POST", "/channel/delete", self._delete_channel),
         ):
-            router.add(method, path, self._counted(path, handler))
-        for path, handler in (("/ping", self._ping), ("/metrics", self._show_metrics)):
-            router.add("GET", path, self._counted(path, handler), style=Style.PLAIN)
+            router.add(method, path, handler)
+        router.add("GET", "/ping", self._ping, style=Style.PLAIN)
+        router.add("GET", "/metrics", self._show_metrics, style=Style.PLAIN)
+        DebugRoutes(PROGRAM).add_to(router)
         return router
-
-    def _counted(
-        self, path: str, handler: Callable[[Request], Response]
-    ) -> Callable[[Request], Response]:
-        def handle(request: Request) -> Response:
-            try:
-                response = handler(request)
-            except HttpError as error:
-                self._request_counts[path, error.status] += 1
-                raise
-            self._request_counts[path, response.status] += 1
-            return response
-
-        return handle
 
     def _ping(self, request: Request) -> Response:
         return OK
@@ -88,11 +88,11 @@ class HttpApi:
         return Response.json({"topics": self._registry.topic_names()})
 
     def _channels(self, request: Request) -> Response:
-        topic = _argument(request, "topic")
+        topic = get_argument(request, "topic")
         return Response.json({"channels": self._registry.channel_names(topic)})
 
     def _lookup(self, request: Request) -> Response:
-        topic = _argument(request, "topic")
+        topic = get_argument(request, "topic")
         producers = self._registry.find_producers(topic, now=self._clock())
         if producers is None:
             raise HttpError(404, "TOPIC_NOT_FOUND")
@@ -126,53 +126,26 @@ class HttpApi:
         return Response(body=b"{%s}" % b",".join(members), content_type=JSON_CONTENT_TYPE)
 
     def _create_topic(self, request: Request) -> Response:
-        self._registry.create_topic(_valid_topic(request))
+        self._registry.create_topic(get_topic_name(request))
         return EMPTY
 
     def _delete_topic(self, request: Request) -> Response:
-        self._registry.delete_topic(_argument(request, "topic"))
+        self._registry.delete_topic(get_argument(request, "topic"))
         return EMPTY
 
     def _tombstone(self, request: Request) -> Response:
-        topic = _argument(request, "topic")
-        self._registry.tombstone(topic, _argument(request, "node"), now=self._clock())
+        topic = get_argument(request, "topic")
+        self._registry.tombstone(topic, get_argument(request, "node"), now=self._clock())
         return EMPTY
 
     def _create_channel(self, request: Request) -> Response:
-        self._registry.create_channel(*_valid_topic_and_channel(request))
+        self._registry.create_channel(*get_names(request))
         return EMPTY
 
     def _delete_channel(self, request: Request) -> Response:
-        if not self._registry.delete_channel(*_valid_topic_and_channel(request)):
+        if not self._registry.delete_channel(*get_names(request)):
             raise HttpError(404, "CHANNEL_NOT_FOUND")
         return EMPTY
-
-
-def _argument(request: Request, name: str) -> str:
-    """Return a query parameter, which may be empty.
-
-    Raises:
-        HttpError: 400, it is missing or the query cannot be parsed.
-    """
-    value = request.find(name)
-    if value is None:
-        raise HttpError(400, f"MISSING_ARG_{name.upper()}")
-    return value
-
-
-def _valid_topic(request: Request) -> str:
-    topic = _argument(request, "topic")
-    if not is_valid_topic_name(topic):
-        raise HttpError(400, "INVALID_ARG_TOPIC")
-    return topic
-
-
-def _valid_topic_and_channel(request: Request) -> tuple[str, str]:
-    topic = _valid_topic(request)
-    channel = _argument(request, "channel")
-    if not is_valid_channel_name(channel):
-        raise HttpError(400, "INVALID_ARG_CHANNEL")
-    return topic, channel
 
 
 def _producer(peer: Peer) -> dict[str, object]:

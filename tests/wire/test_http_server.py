@@ -25,6 +25,7 @@ from nsqd.transport.http_server import (
     Response,
     Router,
     Style,
+    log_request,
 )
 from nsqd.transport.listen import listen, remove_unix_socket
 from tests.support.certs import make_authority, make_server
@@ -323,7 +324,7 @@ def test_malformed_input_is_400_and_the_end(run: Run, caplog: pytest.LogCaptureF
         assert await client.reply() == (400, b'{"message":"BAD_REQUEST"}')
         assert await client.rest() == b""
 
-    with_client(run, test)
+    with_client(run, test, on_request=log_request)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 

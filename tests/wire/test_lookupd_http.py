@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -212,6 +213,67 @@ def test_a_silent_producer_is_hidden_until_it_pings(loop_factory: LoopFactory) -
 
         peer.command(b"PING")
         assert len(producers(lookupd, "t")) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("/debug/pprof/", b"profile"),
+        ("/debug/pprof/cmdline", b"python"),
+        ("/debug/pprof/heap", b"builtins.dict"),
+        ("/debug/pprof/goroutine", b"lookupd_in_process.py"),
+        ("/debug/pprof/threadcreate", b"MainThread"),
+        ("/debug/pprof/symbol", b"num_symbols: 0"),
+    ],
+)
+def test_what_goes_on_inside_is_shown(lookupd: LookupdInProcess, path: str, text: bytes) -> None:
+    with lookupd.nsqd():
+        response, body = lookupd.request("GET", path)
+
+    assert response.status == 200
+    assert text in body
+
+
+def test_a_profile_is_named_after_the_program(lookupd: LookupdInProcess) -> None:
+    response, body = lookupd.request("GET", "/debug/pprof/profile?seconds=1&format=collapsed")
+
+    assert response.getheader("Content-Disposition") == (
+        'attachment; filename="nsqlookupd.collapsed"'
+    )
+    assert b"lookupd_in_process.py" in body
+
+
+def test_every_reply_is_counted(lookupd: LookupdInProcess) -> None:
+    for method, target in (
+        ("GET", "/lookup?topic=nope"),
+        ("GET", "/lookup"),
+        ("POST", "/lookup"),
+        ("GET", "/nope"),
+        ("GET", "/nope/2"),
+        ("GET", "/TOPICS"),
+        ("GET", "/debug/pprof/"),
+    ):
+        lookupd.request(method, target)
+    with socket.create_connection(("127.0.0.1", lookupd.daemon.http_port), 5) as stranger:
+        stranger.sendall(b"\0")
+        assert stranger.recv(100).startswith(b"HTTP/1.1 400 ")
+
+    _, body = lookupd.request("GET", "/metrics")
+
+    prefix = "nsqlookupd_http_requests_total"
+    counted = {line for line in body.decode().splitlines() if line.startswith(prefix)}
+    assert counted == {
+        prefix + line
+        for line in (
+            '{path="/lookup",status="404"} 1.0',
+            '{path="/lookup",status="400"} 1.0',
+            '{path="/lookup",status="405"} 1.0',
+            '{path="other",status="404"} 2.0',
+            '{path="other",status="301"} 1.0',
+            '{path="/debug/pprof/",status="200"} 1.0',
+            '{path="other",status="400"} 1.0',
+        )
+    }
 
 
 def test_metrics_count_what_there_is(lookupd: LookupdInProcess) -> None:

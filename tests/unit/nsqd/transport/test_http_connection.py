@@ -20,6 +20,7 @@ from nsqd.transport.http_connection import (
 )
 from nsqd.transport.http_parser import FEED_SLICE_BYTES, HttpLimits, RequestParser
 from nsqd.transport.http_routes import OK, HttpError, Request, Response, Router, Style
+from nsqd.transport.http_server import log_request
 
 LIMITS = HttpLimits(header_timeout_s=10, body_timeout_s=20, idle_timeout_s=100, write_timeout_s=30)
 
@@ -318,9 +319,9 @@ def test_a_failed_assertion_reaches_the_loop() -> None:
 def test_requests_are_logged_but_for_quiet_routes() -> None:
     lines: list[tuple[int, str, str, str]] = []
 
-    def on_request(status: int, method: str, uri: str, remote: str, duration_s: float) -> None:
+    def on_request(request: Request, response: Response, duration_s: float) -> None:
         assert 0 <= duration_s < 10
-        lines.append((status, method, uri, remote))
+        lines.append((response.status, request.method, request.uri, request.remote))
 
     client = App().client(on_request=on_request)
 
@@ -333,7 +334,7 @@ def test_requests_are_logged_but_for_quiet_routes() -> None:
 
 
 def test_what_is_no_request_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    App().client().send(b"\x00")
+    App().client(on_request=log_request).send(b"\x00")
 
     assert [record.getMessage() for record in caplog.records] == [
         "refused status=400 remote=127.0.0.1:5"

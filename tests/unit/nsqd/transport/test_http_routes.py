@@ -65,6 +65,13 @@ def test_known_path_and_method_reaches_its_handler() -> None:
     assert request.uri == "/pub?topic=t"
 
 
+def test_has_path_whatever_the_method() -> None:
+    router = make_router()
+
+    assert router.has_path("/pub")
+    assert not any(map(router.has_path, ("/nope", "/pub/", "/debug/pprof", "/config/x")))
+
+
 def test_unknown_path_is_404() -> None:  # H-3
     route, _, response = ask(make_router(), "GET", "/nope")
 
