@@ -2,13 +2,14 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
 
+from tests.support.lookupd_in_process import LookupdInProcess, LoopFactory
 from tests.support.running_daemon import RunningDaemon, StartNsqd
 from tests.support.v2_client import V2Client
 
@@ -63,3 +64,17 @@ async def nsqd(start_nsqd: StartNsqd) -> RunningDaemon:
 async def client(nsqd: RunningDaemon) -> V2Client:
     """A connection that has sent the magic."""
     return await nsqd.connect()
+
+
+@pytest.fixture(params=[uvloop.new_event_loop, asyncio.new_event_loop], ids=["uvloop", "asyncio"])
+def loop_factory(request: pytest.FixtureRequest) -> LoopFactory:
+    """Each of the two loops, for what runs in a thread of its own."""
+    factory: LoopFactory = request.param
+    return factory
+
+
+@pytest.fixture
+def lookupd(loop_factory: LoopFactory) -> Iterator[LookupdInProcess]:
+    """nsqlookupd with its defaults."""
+    with LookupdInProcess(loop_factory) as lookupd:
+        yield lookupd

@@ -1,28 +1,13 @@
 """nsqlookupd's HTTP API over real sockets, on uvloop and on stock asyncio (L-14 to L-25)."""
 
-import asyncio
 import json
 import socket
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import uvloop
 
 from tests.support.lookupd_in_process import LookupdInProcess, LoopFactory
-
-
-@pytest.fixture(params=[uvloop.new_event_loop, asyncio.new_event_loop], ids=["uvloop", "asyncio"])
-def loop_factory(request: pytest.FixtureRequest) -> LoopFactory:
-    factory: LoopFactory = request.param
-    return factory
-
-
-@pytest.fixture
-def lookupd(loop_factory: LoopFactory) -> Iterator[LookupdInProcess]:
-    with LookupdInProcess(loop_factory) as lookupd:
-        yield lookupd
 
 
 def producers(lookupd: LookupdInProcess, topic: str) -> list[Any]:

@@ -1,34 +1,20 @@
 """The V1 protocol over real sockets, on uvloop and on stock asyncio (L-1 to L-13, L-24)."""
 
-import asyncio
 import os
 import random
 import resource
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
-import uvloop
 
 from nsqd.protocol.lookup import MAGIC, PeerIdentity, encode_identify, encode_register
 from tests.support.lookupd_in_process import LookupdInProcess, LookupPeer, LoopFactory
 
 IDENTITY = PeerIdentity("peer.example", 5150, 5151, "1.3.0")
 IDENTIFY = encode_identify(IDENTITY)
-
-
-@pytest.fixture(params=[uvloop.new_event_loop, asyncio.new_event_loop], ids=["uvloop", "asyncio"])
-def loop_factory(request: pytest.FixtureRequest) -> LoopFactory:
-    factory: LoopFactory = request.param
-    return factory
-
-
-@pytest.fixture
-def lookupd(loop_factory: LoopFactory) -> Iterator[LookupdInProcess]:
-    with LookupdInProcess(loop_factory) as lookupd:
-        yield lookupd
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
