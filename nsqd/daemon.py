@@ -20,7 +20,7 @@ from nsqd import options as option_checks
 from nsqd.broker import metadata
 from nsqd.broker.broker import Broker
 from nsqd.broker.message_id import MessageIdFactory
-from nsqd.flags import OptionsError
+from nsqd.flags import OptionsError, version_text
 from nsqd.logs import fatal_line
 from nsqd.options import TOPOLOGY_AWARE_CONSUMPTION, Options, TLSRequired
 from nsqd.protocol.lookup import PeerIdentity
@@ -110,7 +110,7 @@ class Daemon:
             self._listen()
         except (OptionsError, tls.TlsConfigError, ListenError) as error:
             raise StartError(f"failed to instantiate nsqd - {error}") from error
-        logger.info("nsqd v%s (built w/python)", nsqd.PROTOCOL_VERSION)
+        logger.info("%s", version_text("nsqd"))
         logger.info("ID: %d", self._options.node_id)
         self._make_broker()
         await self._load_metadata()
