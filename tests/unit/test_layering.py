@@ -39,6 +39,8 @@ LOOKUPD = (
     "nsqd.transport.http_server",
     "nsqd.transport.http_routes",
     "nsqd.transport.http_parser",
+    "nsqd.transport.http_arguments",
+    "nsqd.transport.http_debug",
     "nsqd.transport.listen",
     "nsqd.flags",
     "nsqd.logs",
@@ -152,6 +154,18 @@ def test_nsqd_does_not_know_lookupd_and_neither_knows_spark() -> None:
             assert not any(is_below(name, ("lookupd",)) for name in imports_of(module))
         if not module.startswith("spark_jobs"):
             assert not any(is_below(name, ("spark_jobs",)) for name in imports_of(module))
+
+
+def test_nothing_of_lookupd_needs_the_broker() -> None:
+    waiting = [module for module in FILES if module.startswith("lookupd")]
+    reached: set[str] = set()
+    while waiting:
+        module = waiting.pop()
+        if module not in reached:
+            reached.add(module)
+            waiting += imports_of(module) & FILES.keys()
+
+    assert not any(is_below(module, ("nsqd.broker", "nsqd.daemon")) for module in reached)
 
 
 def test_httptools_and_snappy_are_each_imported_in_one_place() -> None:
