@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import http.client
+import logging
 import os
 import random
 import socket
@@ -325,7 +326,10 @@ def test_malformed_input_is_400_and_the_end(run: Run, caplog: pytest.LogCaptureF
         assert await client.rest() == b""
 
     with_client(run, test, on_request=log_request)
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [record.getMessage().split(" remote=")[0] for record in warnings] == [
+        "refused status=400"
+    ]
 
 
 def test_before_answers_every_request(run: Run) -> None:
