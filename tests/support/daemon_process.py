@@ -47,6 +47,7 @@ class DaemonProcess:
         """Args: data: where its queues are, if not in a place of its own."""
         self.data_path = data or directory / "data"
         self.ports: dict[str, int] = {}
+        self._tcp_port = 0
         self._command = (*command, *flags)
         self._log_path = directory / "log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -80,11 +81,15 @@ class DaemonProcess:
         """host:port."""
         return f"127.0.0.1:{self.ports['HTTP']}"
 
+    def keep_port(self) -> None:
+        """Have it listen on the port that it has now after the next start too."""
+        self._tcp_port = self.ports["TCP"]
+
     def spawn(self) -> "subprocess.Popen[bytes]":
         """Start it without waiting for anything."""
         command = [
             *self._command,
-            "--tcp-address=127.0.0.1:0",
+            f"--tcp-address=127.0.0.1:{self._tcp_port}",
             "--http-address=127.0.0.1:0",
             "--https-address=127.0.0.1:0",
             "--broadcast-address=127.0.0.1",
@@ -162,5 +167,5 @@ class DaemonProcess:
             found = self.find_channel(topic, channel)
             if found is not None and all(found[key] == value for key, value in wanted.items()):
                 return found
-            assert time.monotonic() < deadline, (wanted, found, self.log)
+            assert time.monotonic() < deadline, (wanted, found)
             time.sleep(POLL_S)
