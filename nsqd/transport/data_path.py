@@ -2,9 +2,13 @@
 
 import fcntl
 import os
+import time
 from pathlib import Path
 
 from nsqd.flags import OptionsError
+
+# The farthest that a clock is believed to have been set back since the last life.
+MAX_CLOCK_STEP_NS = 365 * 24 * 3600 * 10**9
 
 
 def lock_directory(path: Path) -> int:
@@ -31,6 +35,11 @@ def lock_directory(path: Path) -> int:
 
 
 def newest_change_ns(path: Path) -> int:
-    """Return when a file of the data path last changed: ids up to then may have been used."""
+    """Return when a file of the data path last changed: ids up to then may have been used.
+
+    A date far in the future is nobody's last life, and ids can't hold it.
+    """
+    latest = time.time_ns() + MAX_CLOCK_STEP_NS
     with os.scandir(path) as entries:
-        return max((entry.stat().st_mtime_ns for entry in entries if entry.is_file()), default=0)
+        changes = [entry.stat().st_mtime_ns for entry in entries if entry.is_file()]
+    return max((change for change in changes if change <= latest), default=0)
