@@ -1,6 +1,7 @@
-"""Real client libraries from PyPI against our nsqd, each in a process with its own event loop."""
+"""Real client libraries against our nsqd, each in a process with an event loop of its own."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -43,6 +44,19 @@ UPGRADES = [
 ]
 
 
+def command_of(library: str) -> list[str]:
+    """Return what runs the client of a library, or skip the test."""
+    if library != "nsqjs":
+        return [sys.executable, "-W", "ignore", str(CLIENTS / f"{library}_client.py")]
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not on PATH")
+    found = subprocess.run([node, "-e", "require('nsqjs')"], capture_output=True, check=False)
+    if found.returncode:
+        pytest.skip("nsqjs is not installed (npm install nsqjs, and NODE_PATH to find it)")
+    return [node, str(CLIENTS / "nsqjs_client.js")]
+
+
 def run_client(library: str, process: DaemonProcess, **task: Any) -> dict[str, Any]:
     """Have a client publish and consume; return what it has seen."""
     defaults = {"ca_file": "", "compression": "", "secret": ""}
@@ -55,7 +69,7 @@ def run_client(library: str, process: DaemonProcess, **task: Any) -> dict[str, A
         **task,
     }
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(CLIENTS / f"{library}_client.py")],
+        command_of(library),
         input=json.dumps(told),
         capture_output=True,
         text=True,
@@ -86,7 +100,7 @@ def check(result: dict[str, Any], process: DaemonProcess) -> None:
     assert figures == [5, 1, 0]
 
 
-@pytest.mark.parametrize("library", ["pynsq", "gnsq", "ansq"])
+@pytest.mark.parametrize("library", ["pynsq", "gnsq", "ansq", "nsqjs"])
 def test_publish_and_consume(library: str, tmp_path: Path) -> None:
     with DaemonProcess(tmp_path) as process:
         check(run_client(library, process), process)
@@ -94,7 +108,7 @@ def test_publish_and_consume(library: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("features", UPGRADES, ids=str)
-@pytest.mark.parametrize("library", ["pynsq", "gnsq"])  # ansq has none of these
+@pytest.mark.parametrize("library", ["pynsq", "gnsq", "nsqjs"])  # ansq has none of these
 def test_tls_and_compression(library: str, features: Features, tmp_path: Path) -> None:
     authority = make_authority(tmp_path / "certificates")
     server = make_server(tmp_path / "certificates", authority)
@@ -112,7 +126,7 @@ def test_tls_and_compression(library: str, features: Features, tmp_path: Path) -
         process.stop()
 
 
-@pytest.mark.parametrize("library", ["pynsq", "gnsq", "ansq"])
+@pytest.mark.parametrize("library", ["pynsq", "gnsq", "ansq", "nsqjs"])
 def test_auth(library: str, tmp_path: Path) -> None:
     with AuthServer() as auth_server:
         auth_server.grant("secret", allow(f"^{TOPIC}$"))

@@ -26,7 +26,7 @@ def find_go_program(name: str) -> str | None:
     """Return the path of a program of NSQ on PATH, unless it is our own of that name."""
     for directory in os.get_exec_path():
         path = shutil.which(name, path=directory)
-        if path is not None and "go" in _version_of(path):
+        if path is not None and _version_of(path).startswith("go"):
             return path
     return None
 
