@@ -1,4 +1,4 @@
-"""What a query has to say: names that are there and valid. The codes are those of NSQ."""
+"""What a query has to say: names that are there and valid, numbers. The codes are NSQ's."""
 
 from nsqd.protocol.names import is_valid_channel_name, is_valid_topic_name
 from nsqd.transport.http_server import HttpError, Request
@@ -14,6 +14,15 @@ def get_argument(request: Request, name: str) -> str:
     if value is None:
         raise HttpError(400, f"MISSING_ARG_{name.upper()}")
     return value
+
+
+def parse_count(text: str, maximum: int) -> int | None:
+    """Return a decimal number from 1 to the maximum; None if the text is anything else."""
+    # The length first: int() refuses thousands of digits with an error of its own.
+    if len(text) > len(str(maximum)) or not (text.isascii() and text.isdecimal()):
+        return None
+    count = int(text)
+    return count if 1 <= count <= maximum else None
 
 
 def get_topic_name(request: Request, invalid_code: str = "INVALID_ARG_TOPIC") -> str:

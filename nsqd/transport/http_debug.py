@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
+from nsqd.transport.http_arguments import parse_count
 from nsqd.transport.http_server import EMPTY, HttpError, Request, Response, Router, Style
 from nsqd.transport.profiler import Profiler
 from nsqd.transport.slices import gather_slices
@@ -66,11 +67,8 @@ class DebugRoutes:
 
     async def _profile(self, request: Request) -> Response:
         seconds = request.find("seconds")
-        if seconds is None:
-            duration_s = DEFAULT_PROFILE_S
-        elif seconds.isascii() and seconds.isdecimal() and 1 <= int(seconds[:9]) <= MAX_PROFILE_S:
-            duration_s = int(seconds)
-        else:
+        duration_s = DEFAULT_PROFILE_S if seconds is None else parse_count(seconds, MAX_PROFILE_S)
+        if duration_s is None:
             raise HttpError(400, f"seconds must be 1 to {MAX_PROFILE_S}")
         if self._is_profiling:
             raise HttpError(409, "a profile is being made")

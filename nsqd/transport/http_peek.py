@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from nsqd.broker.peek import PeekedMessage, Place, peek_channel, peek_topic
-from nsqd.transport.http_arguments import get_names
+from nsqd.transport.http_arguments import get_names, parse_count
 from nsqd.transport.http_server import (
     JSON_CONTENT_TYPE,
     TEXT_CONTENT_TYPE,
@@ -110,9 +110,10 @@ def _count(request: Request) -> int:
     text = request.find("count")
     if text is None:
         return DEFAULT_COUNT
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= MAX_COUNT):
+    count = parse_count(text, MAX_COUNT)
+    if count is None:
         raise HttpError(400, "INVALID_ARG_COUNT")
-    return int(text)
+    return count
 
 
 def _places(request: Request) -> Iterable[Place]:

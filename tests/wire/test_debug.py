@@ -80,7 +80,7 @@ async def test_a_profile_does_not_outlive_the_daemon(nsqd: RunningDaemon) -> Non
     assert "profiler" not in [thread.name for thread in threading.enumerate()]
 
 
-@pytest.mark.parametrize("seconds", ["0", "x", "-1", "301", "", "9999999999"])
+@pytest.mark.parametrize("seconds", ["0", "x", "-1", "301", "", "9999999999", "0000000010000000"])
 async def test_bad_durations(http: HttpClient, seconds: str) -> None:
     assert (await http.get(f"/debug/pprof/profile?seconds={seconds}")).status == 400
 

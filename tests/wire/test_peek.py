@@ -117,6 +117,7 @@ async def test_count(nsqd: RunningDaemon, http: HttpClient, query: str, count: i
         ("/topic/peek?topic=t&count=-1", 400, "INVALID_ARG_COUNT"),
         ("/topic/peek?topic=t&count=x", 400, "INVALID_ARG_COUNT"),
         ("/topic/peek?topic=t&count=1000000000", 400, "INVALID_ARG_COUNT"),
+        ("/topic/peek?topic=t&count=000000001000000000", 400, "INVALID_ARG_COUNT"),
         ("/topic/peek?topic=t&where=nowhere", 400, "INVALID_ARG_WHERE"),
     ],
 )
