@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_PROFILE_S = 30
 MAX_PROFILE_S = 300
+MAX_BLOCK_RATE_NS = 3600 * 10**9  # nothing stands still for longer, and timers have limits
 HEAP_TYPES_SHOWN = 100
 OBJECTS_PER_PART = 2000
 
@@ -122,7 +123,8 @@ class DebugRoutes:
             self._stalls.close()
             self._stalls = None
         if rate_ns > 0:
-            self._stalls = StallWatch(asyncio.get_running_loop(), rate_ns / 1e9)
+            threshold_s = min(rate_ns, MAX_BLOCK_RATE_NS) / 1e9
+            self._stalls = StallWatch(asyncio.get_running_loop(), threshold_s)
         return EMPTY
 
     async def _free_memory(self, _request: Request) -> Response:

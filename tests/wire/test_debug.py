@@ -97,6 +97,16 @@ async def test_stalls_of_the_loop_are_found(http: HttpClient) -> None:
     assert "stall-watch" not in (await http.get("/debug/pprof/threadcreate")).text
 
 
+@pytest.mark.parametrize("digit_count", [30, 400])
+async def test_an_endless_rate_is_an_hour(http: HttpClient, digit_count: int) -> None:
+    reply = await http.request("PUT", f"/debug/setblockrate?rate={'9' * digit_count}")
+
+    assert reply.status == 200
+    assert "3.6e+06ms" in (await http.get("/debug/pprof/block")).text
+    assert "stall-watch" in (await http.get("/debug/pprof/threadcreate")).text
+    assert (await http.request("PUT", "/debug/setblockrate?rate=0")).status == 200
+
+
 def hold_up_the_loop() -> None:
     time.sleep(0.1)
 
