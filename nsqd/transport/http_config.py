@@ -67,6 +67,9 @@ class ConfigRoutes:
             addresses = []
         if not isinstance(addresses, list) or not all(isinstance(item, str) for item in addresses):
             raise ValueError("not a list of strings")
+        if not all(map(str.isprintable, addresses)):
+            # They go to the log and to /metrics, and a lone surrogate would spoil both.
+            raise ValueError("an address with characters that no address has")
         chosen = tuple(addresses)
         self._node.registration.set_addresses(chosen)
         self._node.options = dataclasses.replace(self._node.options, lookupd_tcp_addresses=chosen)

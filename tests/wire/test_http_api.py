@@ -415,6 +415,8 @@ class TestConfig:
             ("nsqlookupd_tcp_addresses", b'"a:1"', 400, "INVALID_VALUE"),
             ("nsqlookupd_tcp_addresses", b"[1]", 400, "INVALID_VALUE"),
             ("nsqlookupd_tcp_addresses", b"[" * 900, 400, "INVALID_VALUE"),
+            ("nsqlookupd_tcp_addresses", rb'["\ud800:4160"]', 400, "INVALID_VALUE"),
+            ("nsqlookupd_tcp_addresses", rb'["a\nb:4160"]', 400, "INVALID_VALUE"),
             ("max_rdy_count", b"5", 400, "INVALID_OPTION"),
             ("nope", b"", 413, "INVALID_VALUE"),
             ("nope", b"5", 400, "INVALID_OPTION"),
