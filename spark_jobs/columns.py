@@ -48,10 +48,13 @@ _COLUMNS: dict[str, tuple[DataType, pa.DataType, bool]] = {
     "id": (StringType(), pa.string(), False),
     "body": (BinaryType(), pa.binary(), False),
     "is_bad": (BooleanType(), pa.bool_(), False),
+    "size": (IntegerType(), pa.int32(), False),
 }
 # Marks what was salvaged from `.bad` files; only there when these are asked for.
 BAD_COLUMN = "is_bad"
-MESSAGE_COLUMNS = tuple(name for name in _COLUMNS if name != BAD_COLUMN)
+# The body's size without the body; only there when it is asked for by name.
+SIZE_COLUMN = "size"
+MESSAGE_COLUMNS = tuple(name for name in _COLUMNS if name not in (BAD_COLUMN, SIZE_COLUMN))
 ALL_COLUMNS = tuple(_COLUMNS)
 
 
@@ -175,6 +178,8 @@ class Piece:
                 return pa.array(self._headers["time"].astype(np.int64))
             case "attempts":
                 return pa.array(self._headers["attempts"].astype(np.int32))
+            case "size":
+                return pa.array(self._headers["length"].astype(np.int32) - HEADER_BYTES)
             case "id":
                 return _id_array(self._headers["id"])
             case _:

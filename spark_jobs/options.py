@@ -114,7 +114,7 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         ValueError: an option is unknown or has no valid value.
     """
     given = {name.lower(): value for name, value in options.items()}
-    _refuse_unknown(given, READ_OPTIONS)
+    refuse_unknown(given, READ_OPTIONS, _SPARKS_OWN)
     includes_bad = parse_bool("includeBad", given.get("includebad", "false"))
     since, until = given.get("since"), given.get("until")
     channels = given.get("channel")
@@ -138,11 +138,17 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     )
 
 
-def _refuse_unknown(given: Mapping[str, str], known: tuple[str, ...]) -> None:
-    """A misspelt option that is ignored gives wrong results."""
+def refuse_unknown(
+    given: Mapping[str, str], known: tuple[str, ...], ignored: tuple[str, ...]
+) -> None:
+    """A misspelt option that is ignored gives wrong results.
+
+    Raises:
+        ValueError: an option is neither known nor ignored.
+    """
     names = {name.lower(): name for name in known}
     for name in given:
-        if name in names or name in _SPARKS_OWN:
+        if name in names or name in ignored:
             continue
         close = difflib.get_close_matches(name, names, 1)
         hint = f"; did you mean {names[close[0]]!r}?" if close else f": {', '.join(known)}"
@@ -167,14 +173,14 @@ def _split(text: str) -> tuple[str, ...]:
 
 def _parse_columns(text: str | None, *, includes_bad: bool) -> tuple[str, ...]:
     if text is None:
-        return ALL_COLUMNS if includes_bad else MESSAGE_COLUMNS
+        return (*MESSAGE_COLUMNS, BAD_COLUMN) if includes_bad else MESSAGE_COLUMNS
     columns = _split(text)
-    known = ALL_COLUMNS if includes_bad else MESSAGE_COLUMNS
     for name in columns:
         if name == BAD_COLUMN and not includes_bad:
             raise ValueError(f"column {BAD_COLUMN!r} needs the option includeBad=true")
-        if name not in known:
-            raise ValueError(f"no column {name!r} in format nsq; there are {', '.join(known)}")
+        if name not in ALL_COLUMNS:
+            known = ", ".join(ALL_COLUMNS)
+            raise ValueError(f"no column {name!r} in format nsq; there are {known}")
     if len(set(columns)) < len(columns):
         raise ValueError(f"a column is named twice: columns={text}")
     return columns

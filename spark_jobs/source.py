@@ -12,7 +12,8 @@ Options of a read (names are case-insensitive):
     channel          the same; `` (empty) is a topic's own queue; default: these and all channels
     from             backlog (what is not consumed), earliest (all that is there), archive
     since, until     2026-01-31T12:00:00Z, -15m, or nanoseconds; until is exclusive
-    columns          which to build, with commas; a schema given to Spark does the same
+    columns          which to build, with commas; a schema given to Spark does the same; also size,
+                     the length of the body, which costs less than the body
     mode             PERMISSIVE (damage is skipped and logged) or FAILFAST
     table            messages, or corrupt_records: what is damaged, missing or not synced
     includeBad       also what can be salvaged from `.bad` files, marked in a column is_bad
@@ -26,12 +27,19 @@ Options of a read (names are case-insensitive):
 may belong to a running nsqd: nothing is written or locked.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    Filter,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
 from spark_jobs import plan
@@ -40,6 +48,13 @@ from spark_jobs.corruption import CORRUPTION_SCHEMA, corruption_batches
 from spark_jobs.options import ReadOptions, Table, parse_read_options
 from spark_jobs.predicate import Predicate
 from spark_jobs.scan import SlicePack, read_batches
+from spark_jobs.sink import (
+    NsqStreamWriter,
+    NsqWriter,
+    SinkOptions,
+    check_sink_schema,
+    parse_sink_options,
+)
 
 FORMAT = "nsq"
 PUSHDOWN_SETTING = "spark.sql.python.filterPushdown.enabled"
@@ -57,6 +72,16 @@ class NsqDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return PlainReader(Scan(parse_read_options(self.options), schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001
+        return NsqWriter(_sink_options(self.options, schema, overwrites=overwrite))
+
+    def streamWriter(  # noqa: N802 (Spark's name)
+        self,
+        schema: StructType,
+        overwrite: bool,  # noqa: FBT001
+    ) -> DataSourceStreamWriter:
+        return NsqStreamWriter(_sink_options(self.options, schema, overwrites=overwrite))
 
 
 class FilteringNsqDataSource(NsqDataSource):
@@ -88,6 +113,16 @@ def read_corrupt_records(spark: SparkSession, path: str | list[str], **options: 
     """The side table of a read: every damaged, missing or unsynced place, with its reason."""
     reader = spark.read.format(FORMAT).options(**options).option("table", "corrupt_records")
     return reader.load(path)
+
+
+def _sink_options(
+    options: Mapping[str, str], schema: StructType, *, overwrites: bool
+) -> SinkOptions:
+    if overwrites:
+        raise ValueError('a topic cannot be overwritten; use mode("append")')
+    parsed = parse_sink_options(options)
+    check_sink_schema(schema, parsed)
+    return parsed
 
 
 def _schema(options: ReadOptions) -> StructType:

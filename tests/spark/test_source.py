@@ -304,7 +304,7 @@ def test_reading_changes_nothing(spark: SparkSession, mixed: Path) -> None:
     ("options", "text"),
     [
         ({"topics": "x"}, "did you mean 'topic'?"),
-        ({"columns": "size"}, "no column 'size'"),
+        ({"columns": "bytes"}, "no column 'bytes'"),
         ({"since": "soon"}, "since is a time"),
     ],
 )

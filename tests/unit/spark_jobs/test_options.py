@@ -101,7 +101,7 @@ def test_sizes(text: str, size: int) -> None:
         ({"path": "/d", "zzz": "x"}, "no option 'zzz': path, topic"),
         ({"path": "/d", "from": "end"}, "from is one of backlog, earliest, archive, not 'end'"),
         ({"path": "/d", "mode": "x"}, "mode is one of PERMISSIVE, FAILFAST"),
-        ({"path": "/d", "columns": "body,size"}, "no column 'size'"),
+        ({"path": "/d", "columns": "body,bytes"}, "no column 'bytes'"),
         ({"path": "/d", "columns": "body,body"}, "named twice"),
         ({"path": "/d", "columns": "is_bad"}, "needs the option includeBad=true"),
         ({"path": "/d", "since": "yesterday"}, "since is a time such as"),
