@@ -1,4 +1,4 @@
-"""Directories and files, local or remote, through pyarrow.fs; everything here only reads.
+"""Directories and files, local or remote, through pyarrow.fs.
 
 A data directory is named by a plain path or by a URI. Names of queue files are joined to the path
 *inside* the file system, never to the URI: they may contain `#`, `%` and `:`.
@@ -110,6 +110,29 @@ class Directory:
 
     def _join(self, file_name: str) -> str:
         return f"{self._path.rstrip('/')}/{file_name}"
+
+
+class OutputDirectory:
+    """A directory to write results to; made when it is not there."""
+
+    def __init__(self, name: str) -> None:
+        """Args: name: a path, or a URI that pyarrow.fs can open.
+
+        Raises:
+            ValueError: there is no such kind of file system.
+        """
+        self._filesystem, self._path = _open_filesystem(name.rstrip("/") or "/")
+
+    def write(self, file_name: str, content: bytes) -> None:
+        """Writes a file, in a directory below if its name says so.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        path = f"{self._path.rstrip('/')}/{file_name}"
+        self._filesystem.create_dir(path.rpartition("/")[0], recursive=True)
+        with self._filesystem.open_output_stream(path) as stream:
+            stream.write(content)
 
 
 def expand(pattern: str) -> list[str]:

@@ -1,0 +1,104 @@
+"""The Spark session of a job: spark-submit's, or one of its own on this machine."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import SparkSession
+
+from spark_jobs.bundle import write_bundle
+from spark_jobs.source import register
+
+DEFAULT_MASTER = "local[*]"
+DEFAULT_MEMORY = "1g"
+_SHUFFLE_PARTITIONS = "8"
+_LOOPBACK = "127.0.0.1"
+_NEEDS_JAVA = (
+    "Spark needs Java 17 or newer. Install it (Debian: apt-get install openjdk-17-jre-headless,"
+    " macOS: brew install openjdk@17), or set JAVA_HOME to where it is"
+)
+
+
+class JobError(Exception):
+    """Raised for what the user of a job can mend; shown without a traceback."""
+
+
+@contextmanager
+def open_session(
+    app_name: str, *, master: str | None = None, memory: str = DEFAULT_MEMORY
+) -> Iterator[SparkSession]:
+    """A session with the format nsq, stopped at the end; one that runs already is left running.
+
+    Under spark-submit, master and memory are its business and not used here.
+
+    Raises:
+        JobError: there is no Java, or Spark did not start.
+    """
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        register(running)
+        yield running
+        return
+    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    builder = SparkSession.builder.appName(app_name)
+    if not is_submitted:
+        _require_java()
+        builder = _configure(builder, master or DEFAULT_MASTER, memory)
+    try:
+        spark = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
+    except PySparkRuntimeError as error:
+        raise JobError(f"Spark did not start: {error}. {_NEEDS_JAVA}") from error
+    try:
+        register(spark)
+        if not is_submitted and not (master or DEFAULT_MASTER).startswith("local"):
+            _ship_code(spark)
+        yield spark
+    finally:
+        with suppress(ConnectionError):  # when the JVM went first, at Ctrl-C
+            spark.stop()
+
+
+def _configure(builder: SparkSession.Builder, master: str, memory: str) -> SparkSession.Builder:
+    """The settings of a session of our own."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    settings = {
+        "spark.driver.memory": memory,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(),
+        "spark.log.level": "ERROR",
+        # 200, Spark's own choice for a cluster, are mostly empty here.
+        "spark.sql.shuffle.partitions": _SHUFFLE_PARTITIONS,
+    }
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
+        settings["spark.driver.host"] = _LOOPBACK
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.master(master)
+
+
+def _require_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None or not Path(java).exists():
+        raise JobError(f"no Java found. {_NEEDS_JAVA}")
+    version = subprocess.run(
+        [java, "-version"], capture_output=True, text=True, check=False, timeout=60
+    )
+    if version.returncode != 0:
+        raise JobError(f"{java} does not run: {version.stderr.strip()[:200]}. {_NEEDS_JAVA}")
+
+
+def _ship_code(spark: SparkSession) -> None:
+    """Executors elsewhere do not have this package."""
+    with tempfile.TemporaryDirectory() as directory:
+        bundle = Path(directory) / "nsqd_spark.zip"
+        write_bundle(bundle)
+        # Copied to Spark's own directory at once.
+        spark.sparkContext.addPyFile(str(bundle))
