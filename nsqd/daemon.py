@@ -265,7 +265,7 @@ class Daemon:
         self._drain = Drain(
             self.broker,
             timeout_s=self._options.drain_timeout_s,
-            withdraw=lambda: self.registration.set_addresses(()),
+            withdraw=self.registration.withdraw,
             finish=self.request_stop,
         )
         return Node(

@@ -61,6 +61,7 @@ class Registration:
         # The topics that wait to learn their channels, each with those it made or lost meanwhile.
         self._starting: dict[Topic, set[str]] = {}
         self._is_nothing_starting = asyncio.Event()
+        self._is_withdrawn = False
 
     @property
     def peers(self) -> list[PeerStatus]:
@@ -80,7 +81,7 @@ class Registration:
 
     def set_addresses(self, addresses: Iterable[str]) -> None:
         """Leave the nsqlookupds that are not among these, connect to the new ones."""
-        self._addresses = tuple(dict.fromkeys(addresses))
+        self._addresses = () if self._is_withdrawn else tuple(dict.fromkeys(addresses))
         if self._tasks is None:
             return
         for address in self._members.keys() - set(self._addresses):
@@ -92,6 +93,11 @@ class Registration:
             if address not in self._members:
                 logger.info("LOOKUPD(%s): adding peer", address)
                 self._members[address] = self._add(self._tasks, address)
+
+    def withdraw(self) -> None:
+        """Leave all nsqlookupds for good, whatever addresses may still be set."""
+        self._is_withdrawn = True
+        self.set_addresses(())
 
     def on_change(self, topic: Topic, channel: Channel | None) -> None:
         """Announce a topic (channel None) or channel that has come or gone."""

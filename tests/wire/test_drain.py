@@ -118,4 +118,8 @@ async def test_nsqlookupds_are_left(start_nsqd: StartNsqd) -> None:
     await nsqd.post("/drain")
 
     assert nsqd.daemon.registration.peers == []
+    async with await connect(nsqd) as http:
+        body = f'["{lookupd.address}"]'.encode()
+        assert (await http.request("PUT", "/config/nsqlookupd_tcp_addresses", body)).status == 200
+    assert nsqd.daemon.registration.peers == [], "a node that leaves does not come back"
     await lookupd.stop()
