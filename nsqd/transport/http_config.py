@@ -35,8 +35,13 @@ class ConfigRoutes:
             value = config_value(node.options, key)
         except KeyError as error:
             raise HttpError(400, "INVALID_OPTION") from error
+        # Three are shown as they are used, as nsqd does.
         if key == "statsd_prefix":
             value = expand_prefix(node)
+        elif key == "broadcast_tcp_port":
+            value = node.broadcast_tcp_port
+        elif key == "broadcast_http_port":
+            value = node.broadcast_http_port
         return Response.text(value) if isinstance(value, str) else Response.json(value)
 
     def _put(self, request: Request) -> Response:

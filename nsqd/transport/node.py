@@ -34,6 +34,11 @@ class Node:
     memory: MemoryReader = field(default_factory=MemoryReader)
 
     @property
+    def broadcast_tcp_port(self) -> int:
+        """The TCP port that others are told; 0 if there is none, as on a unix socket."""
+        return self.options.broadcast_tcp_port or max(self.tcp_port, 0)
+
+    @property
     def broadcast_http_port(self) -> int:
-        """The HTTP port that others are told."""
-        return self.options.broadcast_http_port or self.http_port
+        """The HTTP port that others are told; 0 if there is none."""
+        return self.options.broadcast_http_port or max(self.http_port, 0)

@@ -147,8 +147,13 @@ class TestDoors:
 
         async with await HttpClient.connect(path) as http:
             info = (await http.get("/info")).json()
+            ports = [
+                (await http.get(f"/config/broadcast_{kind}_port")).json()
+                for kind in ("tcp", "http")
+            ]
 
         assert (info["http_port"], info["tcp_port"]) == (-1, -1)
+        assert ports == [0, 0]
 
     async def test_https_serves_the_same_api(  # H-11
         self, start_nsqd: StartNsqd, credentials: Credentials
@@ -363,6 +368,8 @@ class TestConfig:
             ("deflate", "true"),
             ("e2e_processing_latency_percentiles", "[1.0,0.5]"),
             ("statsd_prefix", None),
+            ("broadcast_tcp_port", None),
+            ("broadcast_http_port", "14151"),
             ("http_cors_origins", "[]"),
         ],
     )
@@ -370,10 +377,13 @@ class TestConfig:
         nsqd = await start_nsqd(
             node_id=7,
             broadcast_address="box.example",
+            broadcast_http_port=14151,
             e2e_processing_latency_percentiles=(1.0, 0.5),
         )
         if key == "statsd_prefix":
-            text = f"nsq.box_example_{nsqd.daemon.http_port}."
+            text = "nsq.box_example_14151."
+        elif key == "broadcast_tcp_port":
+            text = str(nsqd.daemon.tcp_port)
         elif key == "data_path":
             text = nsqd.options.data_path
 
