@@ -128,12 +128,22 @@ class MessageQueue:
                 self._kept_bytes = 0
         return piece
 
-    def iter_loaded(self) -> Iterator[tuple[Message, bool]]:
-        """Give what is in memory from the front, and whether it is on disk too; take nothing."""
+    def iter_loaded(
+        self, *, in_memory: bool = True, on_disk: bool = True
+    ) -> Iterator[tuple[Message, bool]]:
+        """Give what is in memory from the front, and whether it is on disk too; take nothing.
+
+        What is in memory only, or on disk too, can be left out; no message of it is looked at, as
+        there may be millions.
+        """
+        if not (in_memory and self._memory_count) and not (on_disk and self._kept_count):
+            return
         for batch, start, stop, ordinals in self._pieces:
-            for index in range(start, stop):
-                [message] = batch.messages(index, index + 1)
-                yield message, ordinals is not None
+            is_on_disk = ordinals is not None
+            if on_disk if is_on_disk else in_memory:
+                for index in range(start, stop):
+                    [message] = batch.messages(index, index + 1)
+                    yield message, is_on_disk
 
     def untake(self, piece: Piece) -> None:
         """Put back at the front what has been taken and could not be used."""

@@ -70,10 +70,9 @@ def _peek_channel(channel: Channel, count: int, places: set[Place]) -> Iterator[
 
 
 def _peek_queue(queue: MessageQueue, count: int, places: set[Place]) -> Iterator[PeekedMessage]:
-    for message, is_on_disk in queue.iter_loaded():
-        place = Place.DISK if is_on_disk else Place.MEMORY
-        if place in places:
-            yield _peeked(message, place)
+    loaded = queue.iter_loaded(in_memory=Place.MEMORY in places, on_disk=Place.DISK in places)
+    for message, is_on_disk in loaded:
+        yield _peeked(message, Place.DISK if is_on_disk else Place.MEMORY)
     backend = queue.backend
     if Place.DISK in places and isinstance(backend, DiskBackend):
         for record in backend.queue.peek(count, MAX_BYTES):

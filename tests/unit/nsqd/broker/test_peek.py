@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
+from nsqd.broker.batch import Batch
 from nsqd.broker.peek import MAX_BYTES, PeekedMessage, Place, peek_channel
 from tests.support.channel_rig import MSG_TIMEOUT_S, ChannelRig
 
@@ -53,6 +56,23 @@ def test_what_only_the_disk_holds_is_shown(tmp_path: Path) -> None:
 
     assert bodies(peeked) == sent[:100]
     assert set(places(peeked)) == {Place.DISK}
+
+
+def test_what_is_not_asked_for_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = ChannelRig()
+    rig.put(b"one", b"of a million")
+    monkeypatch.setattr(Batch, "messages", None)
+
+    assert peek_channel(rig.channel, 10, (Place.DISK, Place.IN_FLIGHT, Place.DEFERRED)) == []
+
+
+def test_memory_and_disk_can_be_chosen(tmp_path: Path) -> None:
+    rig = ChannelRig(tmp_path, mem_queue_size=1)
+    for body in (b"memory", b"disk 1", b"disk 2"):
+        rig.put(body)
+
+    assert bodies(peek_channel(rig.channel, 10, (Place.MEMORY,))) == [b"memory"]
+    assert bodies(peek_channel(rig.channel, 10, (Place.DISK,))) == [b"disk 1", b"disk 2"]
 
 
 def test_in_flight_messages_are_shown_by_deadline() -> None:
