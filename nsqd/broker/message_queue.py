@@ -11,6 +11,7 @@ with other queues, and the ordinals of their records (indexed like the batch), N
 that are in memory only. They are a range if the messages have not been out since they were written.
 """
 
+import contextlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
@@ -39,6 +40,7 @@ class MessageQueue:
         "_kept_count",
         "_memory_count",
         "_pieces",
+        "_straight_count",
         "_unread_count",
     )
 
@@ -49,6 +51,7 @@ class MessageQueue:
         self._memory_count = 0  # messages of the pieces without ordinals
         self._kept_count = 0  # messages of the pieces with ordinals: on disk as well
         self._kept_bytes = 0
+        self._straight_count = 0  # those of them that have not been out since they were written
         self._unread_count = backend.unread_count  # looked up whenever the backend was used
 
     @property
@@ -90,7 +93,8 @@ class MessageQueue:
         """Append messages that have been out already: timed out, requeued, or due at last.
 
         With room in memory they queue up behind what is in memory, even if more waits on disk:
-        a retry should not have to wait for the whole backlog. Without a memory queue each is
+        a retry should not have to wait for the whole backlog. Some of it goes first though, or
+        retries could go round before it for ever. Without a memory queue each is
         written again with its attempts, and its old record is forgotten. It never fails: what
         the disk refuses stays in memory.
         """
@@ -126,6 +130,8 @@ class MessageQueue:
             self._kept_count -= count
             if not self._kept_count:
                 self._kept_bytes = 0
+            if isinstance(ordinals, range):
+                self._straight_count -= count
         return piece
 
     def iter_loaded(
@@ -153,6 +159,8 @@ class MessageQueue:
             self._memory_count += stop - start
         else:
             self._kept_count += stop - start
+            if isinstance(ordinals, range):
+                self._straight_count += stop - start
 
     def commit(self, ordinals: Iterable[int]) -> None:
         """The messages of these records are finished for good."""
@@ -172,24 +180,29 @@ class MessageQueue:
         Raises:
             OSError: not everything is on disk.
         """
-        for batch, start, stop, ordinals in self._pieces:
+        out = [(stored, 0, len(stored.bodies), stored.ordinals) for stored in _gather(messages)]
+        refused: OSError | None = None
+        for batch, start, stop, ordinals in (*self._pieces, *out):
             if isinstance(ordinals, range):
                 continue  # never taken: its records stand on disk as they are
-            self._backend.append(*batch.records(start, stop), keep=False)
+            try:
+                self._backend.append(*batch.records(start, stop), keep=False)
+            except OSError as error:
+                if ordinals is None:
+                    refused = error
+                continue  # what has records keeps them, if with the attempts of before
             if ordinals is not None:
                 # It came back, so its attempts have grown; and records before which everything is
                 # finished would bring back what was finished behind them.
                 self._backend.commit(ordinals[start:stop])
-        for stored in _gather(messages):
-            self._backend.append(*stored.records(0, len(stored.bodies)), keep=False)
-            if stored.ordinals is not None:
-                self._backend.commit(stored.ordinals)
+        if refused is not None:
+            raise refused
         self._forget_memory()
         self._unread_count = self._backend.unread_count
 
     def _forget_memory(self) -> None:
         self._pieces.clear()
-        self._memory_count = self._kept_count = self._kept_bytes = 0
+        self._memory_count = self._kept_count = self._kept_bytes = self._straight_count = 0
 
     def _append(self, batch: AnyBatch, start: int, stop: int) -> Piece | None:
         """Append to disk; return the piece to keep in memory too, if the reader is caught up."""
@@ -210,9 +223,13 @@ class MessageQueue:
         self._pieces.append(piece)
         self._kept_count += stop - start
         self._kept_bytes += body_bytes
+        self._straight_count += stop - start
 
     def _put_back_in_memory(self, batch: StoredBatch) -> None:
         count = len(batch.bodies)
+        if not self._straight_count:
+            with contextlib.suppress(OSError):  # whoever takes what is there now will hear of it
+                self._load()
         self._pieces.append((batch, 0, count, batch.ordinals))
         if batch.ordinals is None:
             self._memory_count += count
