@@ -5,15 +5,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from spark_jobs import export, replay, report, sql
+import spark_jobs.export
+import spark_jobs.replay
+import spark_jobs.report
+import spark_jobs.sql
 from spark_jobs.bundle import write_bundle
 from spark_jobs.job import run_job
 
 _JOBS = {
-    "report": (report, "what is in the backlog: tables and one HTML page"),
-    "export": (export, "write messages to Parquet, by topic and date"),
-    "replay": (replay, "publish messages again, to a running nsqd"),
-    "sql": (sql, "ask a question in SQL"),
+    "report": (spark_jobs.report, "what is in the backlog: tables and one HTML page"),
+    "export": (spark_jobs.export, "write messages to Parquet, by topic and date"),
+    "replay": (spark_jobs.replay, "publish messages again, to a running nsqd"),
+    "sql": (spark_jobs.sql, "ask a question in SQL"),
 }
 
 

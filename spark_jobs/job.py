@@ -47,12 +47,12 @@ def add_source_arguments(parser: argparse.ArgumentParser, *, data_dirs: str = "+
     chosen.add_argument(
         "--channel", metavar="NAMES", help="channels, likewise; '' is the topic's own queue"
     )
-    chosen.add_argument("--since", metavar="TIME", help="2026-01-31T12:00:00Z, or -15m")
+    chosen.add_argument("--since", metavar="TIME", help="2026-01-31T12:00:00Z, or 15m (ago)")
     chosen.add_argument("--until", metavar="TIME", help="likewise, exclusive")
     chosen.add_argument(
         "--from",
         dest="origin",
-        choices=[origin.value for origin in Origin],
+        choices=[origin.value for origin in Origin if origin is not Origin.LATEST],
         default=Origin.BACKLOG.value,
         help="backlog: not consumed yet (default); earliest: all on disk; archive: kept history",
     )

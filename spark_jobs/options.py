@@ -17,7 +17,8 @@ from spark_jobs.columns import ALL_COLUMNS, BAD_COLUMN, MESSAGE_COLUMNS
 
 _E = TypeVar("_E", bound=enum.Enum)
 
-_RELATIVE = re.compile(r"-(\d{1,9})(ms|[smhdw])")
+# A minus is understood, but a command line takes `--since -15m` for two options.
+_RELATIVE = re.compile(r"-?(\d{1,9})(ms|[smhdw])")
 _UNIT_NS = {
     "ms": 10**6,
     "s": 10**9,
@@ -39,6 +40,7 @@ class Origin(enum.Enum):
     BACKLOG = "backlog"  # at the persisted read position: what has not been consumed
     EARLIEST = "earliest"  # at the oldest record that is still there
     ARCHIVE = "archive"  # the same, of the queues under archive/
+    LATEST = "latest"  # behind what is there, for streams
 
 
 class Table(enum.Enum):
@@ -251,7 +253,7 @@ def _parse_max_record_bytes(given: Mapping[str, str]) -> int:
 
 
 def parse_time_ns(name: str, text: str) -> int:
-    """A moment in nanoseconds: ISO 8601 (UTC unless it says otherwise), -15m, or nanoseconds.
+    """A moment in nanoseconds: ISO 8601 (UTC unless it says otherwise), 15m ago, or nanoseconds.
 
     Raises:
         ValueError: it is none of these.
@@ -265,7 +267,7 @@ def parse_time_ns(name: str, text: str) -> int:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(
-            f"option {name} is a time such as 2026-01-31T12:00:00Z or -15m, not {text!r}"
+            f"option {name} is a time such as 2026-01-31T12:00:00Z or 15m, not {text!r}"
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)

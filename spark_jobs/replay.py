@@ -1,6 +1,6 @@
 """Publishes messages of the queues on disk again, to a running nsqd.
 
-    nsqd-spark replay /var/lib/nsqd --topic orders --since -1h --to orders.replay \\
+    nsqd-spark replay /var/lib/nsqd --topic orders --since 1h --to orders.replay \\
         --addresses 127.0.0.1:4150 --dry-run
     spark-submit --py-files nsqd_spark.zip spark_jobs/replay.py DATA_DIR --topic orders ...
 

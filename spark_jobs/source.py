@@ -4,14 +4,14 @@
     register(spark)
 
     spark.read.format("nsq").load("/var/lib/nsqd")            # the backlog, all topics and channels
-    spark.read.format("nsq").option("topic", "orders").option("since", "-1h").load("/copies/*")
+    spark.read.format("nsq").option("topic", "orders").option("since", "1h").load("/copies/*")
 
 Options of a read (names are case-insensitive):
 
     topic            names or patterns, with commas; default `*`
     channel          the same; `` (empty) is a topic's own queue; default: these and all channels
     from             backlog (what is not consumed), earliest (all that is there), archive
-    since, until     2026-01-31T12:00:00Z, -15m, or nanoseconds; until is exclusive
+    since, until     2026-01-31T12:00:00Z, 15m (ago), or nanoseconds; until is exclusive
     columns          which to build, with commas; a schema given to Spark does the same; also size,
                      the length of the body, which costs less than the body
     mode             PERMISSIVE (damage is skipped and logged) or FAILFAST
@@ -35,6 +35,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
+    DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
     Filter,
@@ -45,7 +46,7 @@ from pyspark.sql.types import StructType
 from spark_jobs import plan
 from spark_jobs.columns import arrow_schema, message_schema
 from spark_jobs.corruption import CORRUPTION_SCHEMA, corruption_batches
-from spark_jobs.options import ReadOptions, Table, parse_read_options
+from spark_jobs.options import Origin, ReadOptions, Table, parse_read_options
 from spark_jobs.predicate import Predicate
 from spark_jobs.scan import SlicePack, read_batches
 from spark_jobs.sink import (
@@ -55,6 +56,7 @@ from spark_jobs.sink import (
     check_sink_schema,
     parse_sink_options,
 )
+from spark_jobs.stream import NsqStreamReader
 
 FORMAT = "nsq"
 PUSHDOWN_SETTING = "spark.sql.python.filterPushdown.enabled"
@@ -72,6 +74,12 @@ class NsqDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return PlainReader(Scan(parse_read_options(self.options), schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        options = parse_read_options(self.options)
+        if options.table is not Table.MESSAGES:
+            raise ValueError("a stream has messages only; read the table corrupt_records at once")
+        return NsqStreamReader(options, arrow_schema(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001
         return NsqWriter(_sink_options(self.options, schema, overwrites=overwrite))
@@ -141,6 +149,8 @@ class Scan:
     arrow: pa.Schema = field(init=False)
 
     def __post_init__(self) -> None:
+        if self.options.origin is Origin.LATEST:
+            raise ValueError("from=latest is for streams")
         if self.options.table is Table.MESSAGES:
             self.arrow = arrow_schema(self.schema)
         elif self.schema != CORRUPTION_SCHEMA:
