@@ -93,8 +93,7 @@ class MessageQueue:
         """Append messages that have been out already: timed out, requeued, or due at last.
 
         With room in memory they queue up behind what is in memory, even if more waits on disk:
-        a retry should not have to wait for the whole backlog. Some of it goes first though, or
-        retries could go round before it for ever. Without a memory queue each is
+        a retry should not have to wait for the whole backlog. Without a memory queue each is
         written again with its attempts, and its old record is forgotten. It never fails: what
         the disk refuses stays in memory.
         """
@@ -118,6 +117,11 @@ class MessageQueue:
         if not self._pieces and not self._load():
             return None
         piece = batch, start, stop, ordinals = self._pieces.popleft()
+        if self._unread_count and not self._straight_count and isinstance(batch, StoredBatch):
+            # A retry went before the backlog, which goes before the next one: else retries could go
+            # round in memory for ever. A disk that can't be read is heard of when memory is empty.
+            with contextlib.suppress(OSError):
+                self._load()
         count = stop - start
         if count > max_count or batch.body_bytes > max_bytes:
             count = _fitting(batch, start, min(count, max_count), max_bytes)
@@ -227,9 +231,6 @@ class MessageQueue:
 
     def _put_back_in_memory(self, batch: StoredBatch) -> None:
         count = len(batch.bodies)
-        if not self._straight_count:
-            with contextlib.suppress(OSError):  # whoever takes what is there now will hear of it
-                self._load()
         self._pieces.append((batch, 0, count, batch.ordinals))
         if batch.ordinals is None:
             self._memory_count += count
