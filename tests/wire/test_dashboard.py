@@ -78,6 +78,15 @@ async def test_every_variable_is_a_label_that_is_there(nsqd: RunningDaemon) -> N
     assert used <= {variable["name"] for variable in variables}
 
 
+def test_topics_without_channels_are_shown() -> None:
+    """To Prometheus nothing plus something is nothing, so a sum has to be over both at once."""
+    for expression in expressions():
+        names = {name for name, _ in METRIC.findall(expression)}
+        if any("_channel_" in name for name in names) and any("_topic_" in name for name in names):
+            assert " or " in expression
+            assert "+" not in expression
+
+
 def test_the_main_figures_are_shown() -> None:
     shown = {name for expression in expressions() for name, _ in METRIC.findall(expression)}
 
