@@ -200,4 +200,4 @@ async def test_stop_with_many_messages_is_quick(tmp_path: Path) -> None:
 
         assert time.monotonic() - began < 5
         process.start()
-        assert process.wait_for_channel("t", "ch")["depth"] == 100_000
+        process.wait_for_channel("t", "ch", depth=100_000)
