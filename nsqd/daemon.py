@@ -13,6 +13,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nsqd
@@ -56,6 +57,9 @@ from nsqd.transport.tcp import TcpSettings, V2Connection
 
 logger = logging.getLogger(__name__)
 
+# How many clients can wait for the auth servers at a time; the others stand in line.
+AUTH_THREADS = 32
+
 
 class StartError(Exception):
     """nsqd can't start; the text is what the operator reads."""
@@ -76,6 +80,7 @@ class Daemon:
         self._drain: Drain | None = None
         self._statsd_task: asyncio.Task[None] | None = None
         self._connections: set[V2Connection] = set()
+        self._auth_threads: ThreadPoolExecutor | None = None
         self._stopping = asyncio.Event()
         self._exit_code = 0
         self._registration_task: asyncio.Task[None] | None = None
@@ -137,6 +142,8 @@ class Daemon:
             self._tcp_server.close()
         for connection in list(self._connections):
             connection.close()
+        if self._auth_threads is not None:
+            self._auth_threads.shutdown(wait=False, cancel_futures=True)
         if self._drain is not None:
             await self._drain.close()
         await _end(self._statsd_task)
@@ -312,6 +319,7 @@ class Daemon:
         authenticate = None
         if options.auth_http_addresses:
             authenticate = self._authenticate
+            self._auth_threads = ThreadPoolExecutor(AUTH_THREADS, thread_name_prefix="auth")
         return TcpSettings(
             commands=command_limits(options),
             identify=identify_limits(options, has_tls=self._server_context is not None),
@@ -320,6 +328,7 @@ class Daemon:
             ssl_context=self._server_context,
             is_tls_required=options.tls_required is not TLSRequired.NO,
             authenticate=authenticate,
+            auth_threads=self._auth_threads,
             is_topology_aware=options.has_experiment(TOPOLOGY_AWARE_CONSUMPTION),
             on_read=on_read,
             max_connections=options.max_connections,

@@ -11,6 +11,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
 from ssl import SSLContext, SSLError
@@ -64,6 +65,8 @@ class TcpSettings:
     # Asks the auth servers with secret, IP, common name and whether TLS is on; blocks.
     # None: no auth.
     authenticate: Callable[[bytes, str, str, bool], AuthState] | None = None
+    # Where it blocks: not where syncs are done, which must not wait for a server that hangs.
+    auth_threads: Executor | None = None
     # Called once per read, for those who poll under dense traffic.
     on_read: Callable[[], object] | None = None
     connections: set["V2Connection"] = field(default_factory=set)
@@ -330,14 +333,20 @@ class V2Connection(asyncio.Protocol):
             raise FatalClientError(ErrorCode.E_INVALID, "cannot SUB with heartbeats disabled")
         return not (verb == b"RDY" and self.state is ClientState.CLOSING)
 
-    def _run(self, parsed: Iterator[commands.Command]) -> None:
-        """Run commands and send their replies in one write."""
+    def _run(self, parsed: Iterator[commands.Command], *, has_fresh_rights: bool = False) -> None:
+        """Run commands and send their replies in one write.
+
+        Args:
+            has_fresh_rights: the auth server has just answered; however short a time its answer is
+                good for, it is good for these commands.
+        """
         if logger.isEnabledFor(logging.DEBUG):
             parsed = self._log_commands(parsed)
+        can_expire = self.auth is not None and not has_fresh_rights
         try:
             for command in parsed:
                 kind = type(command)
-                if self.auth is not None and kind in _NEED_AUTH and self._renew(command):
+                if can_expire and kind in _NEED_AUTH and self._renew(command):
                     return
                 try:
                     self._handlers[kind](self, command)
@@ -523,7 +532,7 @@ class V2Connection(asyncio.Protocol):
         assert self.auth is not None
         if not self.auth.is_expired(time.monotonic()):
             return False
-        self._ask_auth_server(lambda: self._run(iter([command])))
+        self._ask_auth_server(lambda: self._run(iter([command]), has_fresh_rights=True))
         return True
 
     def _ask_auth_server(self, then: Callable[[], object]) -> None:
@@ -534,12 +543,15 @@ class V2Connection(asyncio.Protocol):
         self._transport.pause_reading()
         tls = self.stream.tls
         common_name = "" if tls is None else tls.peer_common_name
+        threads = self._server.auth_threads
         answer = self._loop.run_in_executor(
-            None, authenticate, self._secret, self.remote_ip, common_name, tls is not None
+            threads, authenticate, self._secret, self.remote_ip, common_name, tls is not None
         )
         answer.add_done_callback(lambda done: self._auth_answered(done, then))
 
     def _auth_answered(self, answer: asyncio.Future[AuthState], then: Callable[[], object]) -> None:
+        if answer.cancelled():
+            return  # nsqd is stopping
         error = answer.exception()
         if not self._is_open:
             return

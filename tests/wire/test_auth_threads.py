@@ -1,0 +1,85 @@
+"""Auth servers that are slow harm nobody but those who wait for them."""
+
+import asyncio
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from nsqd.transport.auth import Authorization, AuthState
+from nsqd.transport.auth_patterns import Pattern
+from tests.support.auth_server import AuthServer, allow, answer
+from tests.support.running_daemon import StartNsqd
+
+CLIENT_COUNT = 48  # more than the loop's own threads, and more than there are for auth
+PATIENCE_S = 3.0  # less than it takes to give up on the auth server
+
+
+@pytest.fixture
+def stuck_server() -> Iterator[AuthServer]:
+    with AuthServer() as server:
+        server.answers["secret"] = (200, answer(allow()))
+        server.gate.clear()
+        yield server
+        server.gate.set()
+
+
+async def wait_until_asked(server: AuthServer) -> None:
+    while len(server.asked) < 6:  # noqa: ASYNC110 - it is noted in a thread
+        await asyncio.sleep(0.01)
+
+
+async def test_auth_servers_that_hang_keep_nothing_from_the_disk(
+    start_nsqd: StartNsqd, stuck_server: AuthServer
+) -> None:
+    nsqd = await start_nsqd(auth_http_addresses=(stuck_server.address,))
+    await nsqd.post("/topic/create?topic=t")
+    clients = [await nsqd.connect() for _ in range(CLIENT_COUNT)]
+    for client in clients:
+        client.command("AUTH", body=b"secret")
+    await wait_until_asked(stuck_server)
+
+    # Answered once nsqd.dat is written, which is done in a thread as syncs are.
+    await asyncio.wait_for(nsqd.post("/topic/pause?topic=t"), PATIENCE_S)
+
+    stuck_server.gate.set()
+    for client in clients:
+        assert b"permission_count" in await client.read_response()
+
+
+async def test_nsqd_stops_while_clients_stand_in_line_for_the_auth_server(
+    start_nsqd: StartNsqd, stuck_server: AuthServer
+) -> None:
+    nsqd = await start_nsqd(auth_http_addresses=(stuck_server.address,))
+    for _ in range(CLIENT_COUNT):
+        (await nsqd.connect()).command("AUTH", body=b"secret")
+    await wait_until_asked(stuck_server)
+
+    await asyncio.wait_for(nsqd.shut_down(), PATIENCE_S)
+    stuck_server.gate.set()
+    await asyncio.sleep(0.1)  # what was cancelled is reported to the loop, and must not hurt it
+
+    assert await nsqd.daemon.wait() == 0
+
+
+async def test_rights_that_run_out_while_they_are_asked_for_are_good_for_one_command(
+    start_nsqd: StartNsqd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def query(*_addresses: object, **_about: object) -> AuthState:
+        asked.append(1)
+        entry = Authorization(Pattern(".*"), (Pattern(".*"),), frozenset({"publish"}))
+        return AuthState("somebody", "", (entry,), expires_at=0.0)
+
+    monkeypatch.setattr("nsqd.daemon.query_auth", query)
+    nsqd = await start_nsqd(auth_http_addresses=("127.0.0.1:1",))
+    client = await nsqd.connect()
+    client.command("AUTH", body=b"secret")
+    assert re.search(rb'"permission_count":1', await client.read_response())
+
+    for _ in range(2):
+        client.command("PUB", "t", body=b"x")
+        assert await client.read_response() == b"OK"
+
+    assert len(asked) == 3
