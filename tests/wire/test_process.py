@@ -198,6 +198,6 @@ async def test_stop_with_many_messages_is_quick(tmp_path: Path) -> None:
 
         process.stop()
 
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20  # 0.2 s on an idle machine; Kubernetes waits for 30 s
         process.start()
         process.wait_for_channel("t", "ch", depth=100_000)
