@@ -11,6 +11,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameWriter, Observation
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
@@ -106,8 +107,8 @@ def _write(
             writer.saveAsTable(args.table)
         else:
             writer.save(path)
-    except PySparkException as error:
-        if error.getCondition() == "DATA_SOURCE_NOT_FOUND":
+    except (PySparkException, Py4JJavaError) as error:
+        if "DATA_SOURCE_NOT_FOUND" in str(error):
             raise JobError(
                 f"this Spark has no format {args.format!r}: add its package, as in"
                 " spark-submit --packages io.delta:delta-spark_2.13:4.0.0"

@@ -2,10 +2,12 @@
 
 import argparse
 import dataclasses
+import logging
 import sys
 import time
 from collections.abc import Callable
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
@@ -178,12 +180,14 @@ def _with_paths(options: ReadOptions, paths: list[str]) -> ReadOptions:
 
 def run_job(run: Callable[[argparse.Namespace], None], args: argparse.Namespace) -> int:
     """Runs a job and returns its exit code; errors that have a simple text are told as that."""
+    # It would print the stack of what is told below in a line.
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     try:
         run(args)
     except JobError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    except PySparkException as error:
+    except (PySparkException, Py4JJavaError) as error:
         print(f"error: {shorten_error(str(error))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -1,0 +1,302 @@
+"""The jobs as a user calls them, in the session of the tests."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_jobs.__main__ import main
+from tests.spark.data_dirs import (
+    TIME_NS,
+    Message,
+    content,
+    messages,
+    read_plainly,
+    write_queue,
+    write_segment,
+)
+from tests.support.daemon_process import DaemonProcess
+
+DAY_NS = 86400 * 10**9
+
+
+def order(number: int) -> Message:
+    """A message with a JSON body."""
+    body: dict[str, object] = {
+        "id": number,
+        "amount": number * 1.5,
+        "user": {"name": "ada" if number % 3 else "bob"},
+    }
+    if number % 4 == 0:
+        body["note"] = None
+    return Message(
+        json.dumps(body).encode(),
+        TIME_NS + number * 60 * 10**9,
+        7 if number == 13 else 1,
+        b"%016x" % (number if number != 20 else 19),
+    )
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two topics, one of them JSON, over more than one day; and damage."""
+    path = tmp_path_factory.mktemp("jobs") / "node"
+    orders = [order(number) for number in range(100)]
+    late = [Message(b'{"id": 1}', TIME_NS + 2 * DAY_NS)]
+    write_queue(path, "orders", [orders[:40], orders[40:] + late])
+    write_queue(path, "orders:billing", [orders[:10]])
+    write_queue(path, "plain.text", [messages(0, 7)])
+    write_segment(path, "torn", 0, content(messages(0, 2))[:-3])
+    return path
+
+
+@pytest.mark.usefixtures("spark")
+class TestSql:
+    def test_a_table_is_printed(self, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        query = (
+            "SELECT channel, count(*) AS n, max(attempts) AS a FROM orders GROUP BY 1 ORDER BY 1"
+        )
+
+        assert main(["sql", str(data), query]) == 0
+
+        printed = capsys.readouterr()
+        assert printed.out.splitlines() == [
+            "channel    n  a",
+            "-------  ---  -",
+            "NULL     101  7",
+            "billing   10  1",
+        ]
+        assert "reading 1 node, 3 topics, 4 queues" in printed.err
+        assert "2 rows" in printed.err
+
+    def test_views(self, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        query = (
+            "SELECT (SELECT count(*) FROM messages) AS every,"
+            " (SELECT count(*) FROM plain_text WHERE text LIKE 'message%') AS plain,"
+            " (SELECT min(kind) FROM corrupt_records) AS damage"
+        )
+
+        assert main(["sql", str(data), query]) == 0
+
+        assert capsys.readouterr().out.splitlines()[-1].split() == ["119", "7", "torn"]
+
+    def test_json(self, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        query = "SELECT json.user.name AS name, count(*) AS n FROM orders GROUP BY 1 ORDER BY 2"
+        arguments = ["sql", str(data), query, "--json", "--channel", ""]
+
+        assert main(arguments) == 0
+
+        assert [line.split() for line in capsys.readouterr().out.splitlines()[2:]] == [
+            ["NULL", "1"],
+            ["bob", "34"],
+            ["ada", "66"],
+        ]
+
+    def test_files(self, data: Path, tmp_path: Path, spark: SparkSession) -> None:
+        output = tmp_path / "result"
+        query = "SELECT id, text, timestamp FROM plain_text ORDER BY id"
+
+        assert main(["sql", str(data), query, "--output", str(output)]) == 0
+
+        frame = spark.read.option("header", "true").csv(str(output)).orderBy("id")
+        assert frame.columns == ["id", "text", "timestamp"]
+        assert [row.text for row in frame.collect()] == [
+            each.body.decode() for each in messages(0, 7)
+        ]
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["sql", "{tmp}/missing", "SELECT 1"], "error: no such data directory: {tmp}/missing"),
+        (
+            ["sql", "{data}", "SELECT 1", "--topic", "x*"],
+            "error: no queue in {data} matches topic=x*; there are: orders, orders:billing",
+        ),
+        (["sql", "{data}", "SELECT * FROM nothing"], "views: messages, corrupt_records, orders"),
+        (["sql", "{data}", "SELECT 1", "--since", "soon"], "option since is a time such as"),
+        (["sql", "{data}", "SELECT * FROM torn", "--fail-fast"], "at offset 50: "),
+        (["export", "{data}"], "say where to write: --output DIR or --table NAME"),
+        (["export", "{data}", "--output", "{tmp}/x", "--format", "delta"], "no format 'delta'"),
+        (
+            ["export", "{data}", "--output", "{tmp}", "--json", "--json-schema", "a b c"],
+            "error: not a schema: 'a b c'",
+        ),
+        (["replay", "{data}", "--topic", "orders"], "say where to publish"),
+        (["replay", "{data}", "--dry-run", "--where", "nope = 1"], "error: --where: "),
+        (["replay", "{data}", "--dry-run", "--sample", "2"], "--sample is more than 0 and at most"),
+    ],
+)
+def test_errors_are_one_line(
+    data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    text: str,
+) -> None:
+    filled = [each.format(data=data, tmp=tmp_path) for each in arguments]
+
+    assert main(filled) == 1
+
+    errors = capsys.readouterr().err
+    assert text.format(data=data, tmp=tmp_path) in errors
+    assert "Traceback" not in errors
+    assert len(errors.splitlines()) <= 3
+
+
+@pytest.mark.usefixtures("spark")
+class TestExport:
+    def test_parquet_by_topic_and_date(
+        self, data: Path, tmp_path: Path, spark: SparkSession
+    ) -> None:
+        output = tmp_path / "lake"
+
+        assert main(["export", str(data), "--output", str(output)]) == 0
+
+        frame = spark.read.parquet(str(output))
+        found = Counter((row.topic, row.id, bytes(row.body)) for row in frame.collect())
+        assert found == Counter((row.topic, row.message_id, row.body) for row in read_plainly(data))
+        assert sorted(path.name for path in (output / "topic=orders").glob("date=*")) == [
+            "date=2025-10-09",
+            "date=2025-10-11",
+        ]
+
+    def test_json_gets_columns(self, data: Path, tmp_path: Path, spark: SparkSession) -> None:
+        output = tmp_path / "lake"
+        arguments = ["export", str(data), "--output", str(output), "--json", "--drop-body"]
+
+        assert main([*arguments, "--topic", "orders,plain*", "--channel", ""]) == 0
+
+        orders = spark.read.parquet(str(output / "topic=orders"))
+        assert orders.where("json.user.name = 'bob'").count() == 34
+        assert orders.where("body IS NOT NULL").count() == 0
+        plain = spark.read.parquet(str(output / "topic=plain.text"))
+        assert plain.where("body IS NOT NULL").count() == 7
+
+    def test_a_second_export_needs_a_mode(
+        self, data: Path, tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        arguments = ["export", str(data), "--output", str(tmp_path / "x"), "--topic", "plain.text"]
+        assert main(arguments) == 0
+
+        assert main(arguments) == 1
+        assert "already exists" in capsys.readouterr().err
+        assert main([*arguments, "--mode", "append"]) == 0
+        assert spark.read.parquet(str(tmp_path / "x")).count() == 14
+
+
+@pytest.mark.usefixtures("spark")
+class TestReplay:
+    @pytest.fixture(scope="class")
+    def nsqd(self, tmp_path_factory: pytest.TempPathFactory) -> DaemonProcess:
+        return DaemonProcess(tmp_path_factory.mktemp("replay"), "--mem-queue-size=0")
+
+    def test_a_dry_run_publishes_nothing(
+        self, data: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        arguments = ["replay", str(data), "--topic", "orders", "--json", "--dry-run"]
+
+        assert main([*arguments, "--where", "json.amount > 100", "--to", "again"]) == 0
+
+        printed = capsys.readouterr()
+        assert "dry run: 33 messages" in printed.err
+        first = printed.out.splitlines()[2]
+        assert first.split()[:4] == ["orders", "NULL", "again", "33"]
+
+    def test_a_selection_arrives(
+        self, data: Path, nsqd: DaemonProcess, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        with nsqd as daemon:
+            arguments = ["replay", str(data), "--addresses", daemon.tcp_address]
+            where = [
+                "--topic",
+                "orders",
+                "--channel",
+                "",
+                "--where",
+                "attempts = 7 OR id LIKE '%a'",
+            ]
+
+            assert main([*arguments, *where, "--to", "again", "--rate", "1000"]) == 0
+            assert main([*arguments, "--topic", "plain.text", "--limit", "3"]) == 0
+
+            [path] = daemon.data_path.glob("again.diskqueue.0*.dat")
+            found = path.read_bytes()
+            [other] = daemon.data_path.glob("plain.text.diskqueue.0*.dat")
+            assert other.read_bytes().count(b"message") == 3
+        for number in range(100):
+            assert (order(number).body in found) == (number == 13 or number % 16 == 10)
+        errors = capsys.readouterr().err
+        assert "again: 7 messages" in errors
+        assert "3 messages published" in errors
+
+
+@pytest.mark.usefixtures("spark")
+class TestReport:
+    def test_figures(self, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        output = tmp_path / "report"
+
+        assert main(["report", str(data), "--output", str(output)]) == 0
+
+        report = json.loads((output / "report.json").read_text())
+        queues = {(row["topic"], row["channel"]): row for row in report["queues"]}
+        assert list(queues) == [
+            ("orders", None),
+            ("orders", "billing"),
+            ("plain.text", None),
+            ("torn", None),
+        ]
+        orders = queues["orders", None]
+        sizes = [*(len(order(n).body) for n in range(100)), len(b'{"id": 1}')]
+        assert orders["messages"] == 101
+        assert orders["bytes"] == sum(sizes)
+        assert orders["size_max"] == max(sizes)
+        assert orders["oldest"] == "2025-10-09T08:53:20+00:00"
+        assert orders["newest"] == "2025-10-11T08:53:20+00:00"
+        assert orders["rate_per_minute"] == pytest.approx(101 / 2880)
+        assert (orders["attempts_max"], orders["retried"], orders["duplicates"]) == (7, 1, 1)
+        assert [row["messages"] for row in report["attempts"] if row["attempts"] == 7] == [1]
+        [poison] = [row for row in report["poison"] if row["attempts"] == 7]
+        assert poison["id"] == f"{13:016x}"
+        assert poison["body"] == order(13).body.decode()
+        [duplicate] = report["duplicates"]
+        assert (duplicate["id"], duplicate["copies"]) == (f"{19:016x}", 2)
+        assert report["corrupt_count"] == 1
+        assert "see " in capsys.readouterr().err
+
+    def test_fields_of_json(self, data: Path, tmp_path: Path) -> None:
+        arguments = ["report", str(data), "--output", str(tmp_path), "--channel", ""]
+
+        assert main([*arguments, "--topic", "orders,plain.text"]) == 0
+
+        table = pq.read_table(tmp_path / "tables" / "fields.parquet").to_pylist()
+        fields = {row["path"]: row for row in table}
+        assert set(fields) == {"id", "amount", "user", "user.name", "note"}
+        assert {row["topic"] for row in table} == {"orders"}
+        assert fields["id"]["types"] == ["integer"]
+        assert fields["note"]["null_share"] == 1
+        assert fields["user.name"]["null_share"] == pytest.approx(1 / 101)
+        assert fields["user.name"]["cardinality"] == 2
+        assert fields["user.name"]["top"] == [
+            {"value": "ada", "count": 66},
+            {"value": "bob", "count": 34},
+        ]
+        bodies = pq.read_table(tmp_path / "tables" / "bodies.parquet").to_pylist()
+        assert {(row["topic"], row["type"]): row["count"] for row in bodies} == {
+            ("orders", "object"): 101,
+            ("plain.text", "not JSON"): 7,
+        }
+
+    def test_no_messages_at_all(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        empty = tmp_path / "empty"
+        empty.mkdir()
+
+        assert main(["report", str(empty), "--output", str(tmp_path / "out")]) == 0
+
+        assert "There are no messages" in (tmp_path / "out" / "report.html").read_text()
+        assert pq.read_table(tmp_path / "out" / "tables" / "queues.parquet").num_rows == 0
+        assert "0 messages" in capsys.readouterr().err
