@@ -39,7 +39,9 @@ MAX_CHANGES = 100_000
 # Two attempts to connect are at least this far apart, whatever happens.
 MIN_ATTEMPT_INTERVAL_S = 0.1
 FIRST_BACKOFF_S = 0.1
-MAX_BACKOFF_S = 5.0
+# One refused connection a second costs nobody anything, and bounds how long one that is back goes
+# without us.
+MAX_BACKOFF_S = 1.0
 # One that was away is met by every nsqd of the cluster: each gives it a moment, at random.
 RETURN_DELAYS_S = (0.25, 0.5)
 

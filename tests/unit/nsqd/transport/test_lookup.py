@@ -72,6 +72,13 @@ def test_waits_double_up_to_a_limit() -> None:
     assert longest_s == MAX_BACKOFF_S
 
 
+def test_one_that_was_away_for_long_is_met_again_within_a_second() -> None:
+    backoff = Backoff()
+    delays_s = [backoff.next_delay_s() for _ in range(1000)]
+
+    assert max(delays_s) <= 1.0
+
+
 def test_a_good_connection_that_breaks_is_tried_again_at_once() -> None:
     backoff = Backoff()
     for _ in range(20):
