@@ -25,7 +25,7 @@ HEARTBEAT = (RESPONSE, b"_heartbeat_")
 # Long enough for a loaded machine; a test that waits for it has failed.
 PATIENCE_S = 10.0
 # How long nothing must come before a test believes that nothing will.
-QUIET_S = 0.1
+QUIET_S = 0.05
 
 Frame = tuple[int, bytes]
 Address = tuple[str, int] | str

@@ -40,26 +40,59 @@ def assert_regular(beats: list[float], count: int) -> None:
         assert number - EARLY_S <= beat < number + LATE_S, beats
 
 
-async def test_answered_heartbeats_keep_a_connection(nsqd: RunningDaemon) -> None:
-    """W-110, W-111: idle, subscribed or busy; the answer may be any command."""
-    idle, subscribed, busy = [await connect(nsqd) for _ in range(3)]
-    await subscribed.subscribe("t")
-    await busy.subscribe("u", "c", rdy=0)
+async def stay_idle(nsqd: RunningDaemon) -> None:
+    """W-110, W-111: answered heartbeats keep a connection."""
+    client = await connect(nsqd)
+    assert_regular(await watch(client, seconds=2.4, answer=b"NOP\n"), 2)
 
-    async def stay_busy() -> None:
-        for _ in range(32):
-            busy.nop()
-            await asyncio.sleep(0.1)
 
-    beats, subscribed_beats, busy_beats, _ = await asyncio.gather(
-        watch(idle, seconds=3.3, answer=b"NOP\n"),
-        watch(subscribed, seconds=3.3, answer=b"RDY 0\n"),
-        watch(busy, seconds=3.3, answer=b""),
-        stay_busy(),
+async def stay_subscribed(nsqd: RunningDaemon) -> None:
+    """W-111: any command is an answer."""
+    client = await connect(nsqd)
+    await client.subscribe("t")
+    assert_regular(await watch(client, seconds=2.4, answer=b"RDY 0\n"), 2)
+
+
+async def stay_busy(nsqd: RunningDaemon) -> None:
+    """W-110: heartbeats come whether or not there is traffic."""
+    client = await connect(nsqd)
+    watching = asyncio.create_task(watch(client, seconds=2.4, answer=b""))
+    for _ in range(23):
+        client.nop()
+        await asyncio.sleep(0.1)
+    assert_regular(await watching, 2)
+
+
+async def send_slowly(nsqd: RunningDaemon) -> None:
+    """nsqd's deadline runs from the line of the command; ours runs from the last byte."""
+    client = await connect(nsqd)
+    client.send(b"PUB t\n\0\0\0\x18")
+    for _ in range(24):
+        client.send(b"x")
+        await asyncio.sleep(0.1)
+    frames = [await client.read_frame() for _ in range(3)]
+    assert sorted(frames) == [(0, b"OK"), HEARTBEAT, HEARTBEAT]
+
+
+async def identify_again(nsqd: RunningDaemon) -> None:
+    """The interval restarts with each IDENTIFY, and may be turned off again (W-114)."""
+    client = await connect(nsqd)
+    await asyncio.sleep(0.6)
+    await client.identify(heartbeat_interval=INTERVAL_MS)
+    assert_regular(await watch(client, seconds=1.4, answer=b"NOP\n"), 1)
+    await client.identify(heartbeat_interval=-1)
+    await client.expect_quiet(1.1)
+
+
+async def test_heartbeats_keep_a_connection(nsqd: RunningDaemon) -> None:
+    """At the same time, as each takes its seconds."""
+    await asyncio.gather(
+        stay_idle(nsqd),
+        stay_subscribed(nsqd),
+        stay_busy(nsqd),
+        send_slowly(nsqd),
+        identify_again(nsqd),
     )
-
-    for seen in (beats, subscribed_beats, busy_beats):
-        assert_regular(seen, 3)
 
 
 async def test_silence_ends_a_connection(nsqd: RunningDaemon) -> None:
@@ -100,33 +133,3 @@ async def test_silence_ends_a_connection(nsqd: RunningDaemon) -> None:
     )
     await mute.settle()
     await nsqd.wait_for_channel("t", client_count=0)
-
-
-async def test_body_that_keeps_coming_is_waited_for(nsqd: RunningDaemon) -> None:
-    """Where nsqd's deadline runs from the command's line, ours runs from the last byte."""
-    client = await connect(nsqd)
-    client.send(b"PUB t\n\0\0\0\x18")
-
-    for _ in range(24):
-        client.send(b"x")
-        await asyncio.sleep(0.1)
-
-    frames = [await client.read_frame() for _ in range(3)]
-    assert sorted(frames) == [(0, b"OK"), HEARTBEAT, HEARTBEAT]
-
-
-async def test_interval_restarts_with_identify(nsqd: RunningDaemon) -> None:
-    client = await connect(nsqd)
-    await asyncio.sleep(0.6)
-
-    await client.identify(heartbeat_interval=INTERVAL_MS)
-
-    assert_regular(await watch(client, seconds=1.5, answer=b"NOP\n"), 1)
-
-
-async def test_heartbeats_may_be_turned_off_again(nsqd: RunningDaemon) -> None:  # W-114
-    client = await connect(nsqd)
-
-    await client.identify(heartbeat_interval=-1)
-
-    await client.expect_quiet(1.3)
