@@ -142,8 +142,11 @@ class Channel:
         """Give what is kept back with its due time, earliest first."""
         return iter(self._deferred)
 
-    def put(self, batch: AnyBatch) -> None:
+    def put(self, batch: AnyBatch, *, is_stored: bool = False) -> None:
         """Take a batch from the topic.
+
+        Args:
+            is_stored: it is on the topic's disk, and leaves it once it is here.
 
         Raises:
             OSError: the disk refused it, and none of it is here.
@@ -153,7 +156,7 @@ class Channel:
             due = self._scheduler.time() + batch.delay_s
             self._deferred.add(batch.messages(0, count), due)
         else:
-            self._queue.put(batch)
+            self._queue.put(batch, is_stored=is_stored and not self.is_ephemeral)
             self._schedule_pump()
         self.message_count += count
 

@@ -69,14 +69,17 @@ class MessageQueue:
         """How many of them are on disk."""
         return self._kept_count + self._unread_count
 
-    def put(self, batch: AnyBatch) -> None:
+    def put(self, batch: AnyBatch, *, is_stored: bool = False) -> None:
         """Append a batch, as much of it as there is room to memory, the rest to the backend.
+
+        Args:
+            is_stored: it comes from another queue's disk, and is as safe here as it was there.
 
         Raises:
             OSError: the backend failed, and none of the batch is here.
         """
         count = len(batch.bodies)
-        room = 0 if self._unread_count else self._capacity - self._memory_count
+        room = 0 if self._unread_count or is_stored else self._capacity - self._memory_count
         if count <= room:
             self._pieces.append((batch, 0, count, None))
             self._memory_count += count

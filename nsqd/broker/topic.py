@@ -257,7 +257,7 @@ class Topic:
             try:
                 for channel in self.channels.values():
                     if channel not in self._copied:
-                        channel.put(part)
+                        channel.put(part, is_stored=ordinals is not None)
                         self._copied.add(channel)
             except OSError:
                 self._queue.untake(piece)

@@ -1,0 +1,49 @@
+"""What is on a topic's disk is not less safe once a channel has it."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.support.broker_rig import BrokerRig
+
+BODIES = [b"%d" % number for number in range(5)]
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> BrokerRig:
+    """A broker with a backlog on the topic's disk, and room for it in memory."""
+    data_path = tmp_path / "data"
+    data_path.mkdir()
+    before = BrokerRig(data_path)
+    before.publish(*BODIES)
+    assert before.broker.close() == []
+    rig = BrokerRig(data_path)
+    assert (rig.topic().depth, rig.topic().backend_depth) == (5, 5)
+    return rig
+
+
+def test_a_backlog_on_disk_survives_a_crash_after_a_channel_has_taken_it(
+    rig: BrokerRig, tmp_path: Path
+) -> None:
+    rig.channel("c")
+    rig.channel("d")
+    rig.settle()
+    assert rig.topic().depth == 0
+    rig.advance(10)  # everything is synced, and the topic's files are gone
+
+    crashed = tmp_path / "crashed"
+    shutil.copytree(rig.data_path, crashed)
+    after = BrokerRig(crashed)
+
+    assert after.topic().depth == 0
+    assert after.client("c").bodies == BODIES
+    assert after.client("d").bodies == BODIES
+    assert rig.broker.close() == []
+
+
+def test_an_ephemeral_channel_takes_a_backlog_on_disk_into_memory(rig: BrokerRig) -> None:
+    client = rig.client("c#ephemeral")
+
+    assert client.bodies == BODIES
+    assert rig.broker.close() == []
