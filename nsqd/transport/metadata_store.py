@@ -22,6 +22,7 @@ class MetadataStore:
         self._broker = broker
         self._data_path = data_path
         self._is_dirty = False
+        self._is_closed = False
         self._task: asyncio.Task[None] | None = None
 
     def on_change(self, topic: Topic, channel: Channel | None) -> None:
@@ -42,14 +43,14 @@ class MetadataStore:
             await asyncio.shield(self._task)
 
     async def close(self) -> None:
-        """Wait for the write under way."""
+        """Wait for the write under way, and try no other."""
+        self._is_closed = True
         if self._task is not None:
-            self._is_dirty = False
             await self._task
 
     async def _write(self) -> None:
         try:
-            while self._is_dirty:
+            while self._is_dirty and not self._is_closed:
                 self._is_dirty = False
                 text = metadata.encode(self._broker.records(), nsqd.PROTOCOL_VERSION)
                 try:
