@@ -359,6 +359,24 @@ async def test_slow_auth_server_stops_only_who_waits_for_it(
     assert (await nsqd.topic("t"))["message_count"] == 6
 
 
+async def test_crowd_that_waits_for_auth_does_not_keep_others_from_the_disk(
+    nsqd: RunningDaemon, auth_server: AuthServer
+) -> None:
+    auth_server.grant("secret", allow())
+    auth_server.gate.clear()
+    for _ in range(40):
+        client = await nsqd.connect()
+        client.command("AUTH", body=b"secret")
+    while len(auth_server.asked) < 5:  # noqa: ASYNC110 - in another thread
+        await asyncio.sleep(0.01)
+
+    async with asyncio.timeout(2):
+        await nsqd.post("/topic/create?topic=t")
+        await nsqd.post("/topic/pause?topic=t")  # returns when nsqd.dat is written
+
+    auth_server.gate.set()
+
+
 async def test_client_that_leaves_while_it_waits_does_no_harm(
     nsqd: RunningDaemon, auth_server: AuthServer
 ) -> None:
