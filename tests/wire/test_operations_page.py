@@ -61,6 +61,26 @@ async def test_the_transcript_is_true(start_nsqd: StartNsqd, tmp_path: Path) -> 
         assert re.fullmatch(pattern, output, re.DOTALL), (command, expected, output)
 
 
+@pytest.mark.skipif(shutil.which("curl") is None, reason="the page's commands need curl")
+async def test_the_hook_for_kubernetes_waits_for_the_drain(
+    start_nsqd: StartNsqd, tmp_path: Path
+) -> None:
+    [command] = re.findall(r"^ +- (curl .*)$", PAGE.read_text(), re.MULTILINE)
+    nsqd = await start_nsqd()
+    consumer = await nsqd.consumer("t", rdy=1)
+    await nsqd.publish("t", b"x")
+    message = await consumer.read_message()
+
+    hook = asyncio.create_task(run(command.replace("4151", str(nsqd.daemon.http_port)), tmp_path))
+    await asyncio.wait((hook,), timeout=0.5)
+    assert not hook.done(), "SIGTERM would come too soon"
+    consumer.fin(message)
+    assert await asyncio.wait_for(nsqd.daemon.wait(), PATIENCE_S) == 0
+    await nsqd.stop()
+
+    await hook
+
+
 @pytest.mark.parametrize(
     "path",
     ["/pub", "/mpub", "/stats", "/metrics", "/topic/peek", "/channel/peek", "/drain", "/ready"],
