@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from nsqd.broker import metadata
 from nsqd.transport import metadata_store
 from nsqd.transport.metadata_store import MetadataStore
 from tests.support.broker_rig import BrokerRig
@@ -21,7 +22,7 @@ async def test_a_disk_that_fails_does_not_keep_the_store_from_closing(
         is_closing.wait(5)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(metadata_store.metadata, "save", fail)
+    monkeypatch.setattr(metadata, "save", fail)
     monkeypatch.setattr(metadata_store, "RETRY_S", 0.0)
     store = MetadataStore(BrokerRig(tmp_path).broker, tmp_path)
     store.changed()
