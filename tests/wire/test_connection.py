@@ -239,3 +239,19 @@ async def test_extra_parameters_of_consumer_commands_are_ignored(nsqd: RunningDa
     consumer.command("CLS", "extra")
 
     assert await consumer.read_response() == b"CLOSE_WAIT"
+
+
+async def test_replies_reach_a_client_that_has_ended_its_output(client: V2Client) -> None:
+    client.send((b"PUB t\n" + sized(b"x")) * 100)
+
+    client.end_output()
+
+    await client.expect_ok(100)
+    await client.expect_closed()
+
+
+async def test_error_reaches_a_client_that_goes_on_sending(client: V2Client) -> None:
+    """Closing with input unread would reset the connection, and the error would be lost."""
+    client.send(b"BAD\n" + bytes(5_000_000))
+
+    await client.expect_error(b"E_INVALID invalid command BAD")
