@@ -207,8 +207,8 @@ class Options:
         "sync-every",
         2500,
         INT,
-        "messages between two fsyncs of a disk queue",
-        minimum=1,
+        "messages between two fsyncs of a disk queue; 0 is as 1",
+        minimum=0,
     )
     sync_timeout_s: float = flag(
         "sync-timeout", 2.0, DURATION, "longest time between two fsyncs", minimum=_SHORTEST_S

@@ -19,7 +19,7 @@ def broker_settings(options: Options) -> BrokerSettings:
             data_path=Path(options.data_path or "."),
             max_bytes_per_file=options.max_bytes_per_file,
             max_msg_size=options.max_msg_size,
-            sync_every=options.sync_every,
+            sync_every=max(options.sync_every, 1),
             sync_timeout_s=options.sync_timeout_s,
         ),
         channel=ChannelSettings(

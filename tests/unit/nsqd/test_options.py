@@ -439,7 +439,7 @@ class TestChecks:
             ),
             (Options(tcp_address=""), "--tcp-address must not be empty"),
             (Options(sync_timeout_s=0.0), "--sync-timeout must be at least 1µs"),
-            (Options(sync_every=0), "--sync-every must be at least 1"),
+            (Options(sync_every=-1), "--sync-every must be at least 0"),
             (Options(output_buffer_timeout_s=0.0), "--output-buffer-timeout must be at least 1µs"),
             (Options(statsd_interval_s=-1.0), "--statsd-interval must be at least 1µs"),
             (Options(statsd_udp_packet_size=0), "--statsd-udp-packet-size must be at least 1"),

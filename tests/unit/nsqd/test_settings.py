@@ -1,0 +1,10 @@
+from nsqd.options import Options, check_limits
+from nsqd.settings import broker_settings
+
+
+def test_no_messages_between_fsyncs_are_one_as_in_nsqd() -> None:
+    options = Options(sync_every=0)
+
+    check_limits(options)
+
+    assert broker_settings(options).disk.sync_every == 1
