@@ -17,7 +17,7 @@ async def publish_all_the_time(
 ) -> None:
     """Publish, again and again until it is acknowledged, then the next one."""
     number = 0
-    # Not ended by a cancellation: wait_for of Python 3.11 may swallow it if a reply comes just then.
+    # Not ended by a cancellation: Python 3.11's wait_for may swallow it when a reply comes.
     while not is_over.is_set():
         body = f"{name}-{number}"
         # It may be down, or go down in mid-sentence.
