@@ -19,6 +19,8 @@ from collections.abc import Callable
 logger = logging.getLogger(__name__)
 
 BACKLOG = 0xFFFF  # as much as the system allows: it has its own, lower limit
+KEEP_ALIVE_S = 15
+KEEP_ALIVE_OPTIONS = ("TCP_KEEPIDLE", "TCP_KEEPALIVE", "TCP_KEEPINTVL")  # macOS lacks the first
 _HOST_PORT = re.compile(r"(?:\[(?P<bracketed>[^\]]*)\]|(?P<host>[^:]*)):(?P<port>[0-9]{1,5})")
 
 
@@ -67,6 +69,19 @@ async def serve(
         ssl=ssl,
         ssl_handshake_timeout=ssl_handshake_timeout_s,
     )
+
+
+def tune(connection: socket.socket) -> None:
+    """Have a TCP connection send at once, and notice a peer that is gone, as nsqd's do.
+
+    asyncio would see to the former by itself, but not for sockets accepted from a listener whose
+    protocol number is 0.
+    """
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name in KEEP_ALIVE_OPTIONS:
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), KEEP_ALIVE_S)
 
 
 def format_address(name: object) -> str:

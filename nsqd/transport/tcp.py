@@ -8,7 +8,6 @@ negotiate are upper bounds that are kept without a timer of ours.
 
 import asyncio
 import logging
-import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
@@ -30,6 +29,7 @@ from nsqd.protocol.frames import FrameType, encode_frame, encode_messages
 from nsqd.protocol.identify import ClientSettings, IdentifyLimits, negotiate
 from nsqd.transport.auth import AuthError, AuthState
 from nsqd.transport.client_stream import ClientStream, TlsEndedError, TlsRefusedError
+from nsqd.transport.listen import tune
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,6 @@ TLS_HANDSHAKE_S = 5.0
 # After a fatal error the client's input is read and dropped this long, so that closing with input
 # unread does not reset the connection and destroy the error frame on its way.
 LINGER_S = 1.0
-KEEP_ALIVE_S = 15
 # Beyond this, what waits to be sent makes a consumer not ready.
 WRITE_BUFFER_HIGH_BYTES = 256 * 1024
 # A deadline that is this near has come: the second heartbeat and the deadline are one moment.
@@ -126,10 +125,7 @@ class V2Connection(asyncio.Protocol):
             host, port = peer[0], peer[1]
             self.remote_ip = host
             self.remote_address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-            connection = transport.get_extra_info("socket")
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEP_ALIVE_S)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEP_ALIVE_S)
+            tune(transport.get_extra_info("socket"))
         else:
             self.remote_address = peer or "@"  # so nsqd shows clients of unix sockets
         self.settings = ClientSettings.initial(self._server.identify, self.remote_ip)
