@@ -55,7 +55,11 @@ class DaemonProcess:
         self.data_path.mkdir(parents=True, exist_ok=True)
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.kill()
+            raise
         return self
 
     def __exit__(
