@@ -18,7 +18,7 @@ def lock_directory(path: Path) -> int:
         OptionsError: it is not there, or locked.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         cause = (error.strerror or str(error)).lower()
         raise OptionsError(f"failed to lock data-path: open {path}: {cause}") from error
