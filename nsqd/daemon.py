@@ -298,7 +298,12 @@ class Daemon:
             listener = self._listeners.get(scheme)
             if listener is None:
                 continue
-            server = HttpServer(router, before=before, on_request=log_request)
+            server = HttpServer(
+                router,
+                before=before,
+                on_request=log_request,
+                max_connections=self._options.max_connections or None,
+            )
             await server.start(listener, ssl=context)
             self._http_servers.append(server)
             logger.info("%s: listening on %s", scheme, format_address(listener.getsockname()))

@@ -420,7 +420,11 @@ class Options:
         heading="Extensions (not in NSQ)",
     )
     max_connections: int = flag(
-        "max-connections", 0, INT, "TCP connections at a time; 0 is no limit", minimum=0
+        "max-connections",
+        0,
+        INT,
+        "connections at a time, each for TCP, HTTP and HTTPS; 0 is no limit",
+        minimum=0,
     )
     handshake_timeout_s: float = flag(
         "handshake-timeout",

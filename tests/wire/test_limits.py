@@ -9,6 +9,7 @@ import time
 import pytest
 
 from nsqd.transport.tcp import V2Connection
+from tests.support.http_client import HttpClient
 from tests.support.running_daemon import EARLY_S, RunningDaemon, StartNsqd
 from tests.support.v2_client import ConnectionEndedError, V2Client
 
@@ -95,6 +96,17 @@ async def test_connections_beyond_the_limit_are_closed(start_nsqd: StartNsqd) ->
             with contextlib.suppress(ConnectionEndedError):
                 await late.settle()
                 break
+
+
+async def test_http_has_the_same_limit(start_nsqd: StartNsqd) -> None:
+    nsqd = await start_nsqd(max_connections=1)
+    address = ("127.0.0.1", nsqd.daemon.http_port)
+
+    async with await HttpClient.connect(address) as first:
+        assert (await first.get("/ping")).status == 200
+        async with await HttpClient.connect(address) as second:
+            assert (await second.get("/ping")).error == (503, "TOO_MANY_CONNECTIONS")
+        assert (await first.get("/ping")).status == 200
 
 
 async def test_deaf_consumer_is_given_no_more(nsqd: RunningDaemon) -> None:
