@@ -31,11 +31,11 @@ def format_count(value: float) -> str:
 
 
 def nice_ceiling(value: float) -> float:
-    """The next round number: 1, 2, 2.5 or 5 times a power of ten."""
+    """The next round number that four ticks divide well."""
     if value <= 0:
         return 1
     power = 10.0 ** int(log10(value) // 1)
-    for step in (1, 2, 2.5, 5, 10):
+    for step in (1, 2, 4, 6, 8):
         if value <= step * power:
             return step * power
     return 10 * power

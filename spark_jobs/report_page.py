@@ -313,7 +313,13 @@ def _table(
     head: Sequence[str], rows: Sequence[Sequence[tuple[str, str]]], *, identity: str = ""
 ) -> str:
     """A table that sorts at a click; a cell is (what to sort by, HTML)."""
-    titles = "".join(f"<th scope=col>{clean(name)}</th>" for name in head)
+    numeric = [
+        bool(rows) and all(_is_number(row[index][0]) for row in rows) for index in range(len(head))
+    ]
+    titles = "".join(
+        f"<th scope=col{' class=n' if is_number else ''}>{clean(name)}</th>"
+        for name, is_number in zip(head, numeric, strict=True)
+    )
     lines = []
     for row in rows:
         cells = "".join(

@@ -32,7 +32,7 @@ white-space:nowrap}
 td:last-child{white-space:normal}
 th{cursor:pointer;color:var(--quiet);font-weight:600;position:sticky;top:0;background:var(--card)}
 th[aria-sort]::after{content:" \\2191"}th[aria-sort=descending]::after{content:" \\2193"}
-td.n{text-align:right;font-variant-numeric:tabular-nums}
+td.n,th.n{text-align:right}td.n{font-variant-numeric:tabular-nums}
 tbody tr:hover{background:color-mix(in srgb,var(--mark) 8%,transparent)}
 a{color:var(--mark)}code{font:12.5px ui-monospace,"DejaVu Sans Mono",monospace;
 overflow-wrap:anywhere}

@@ -277,7 +277,7 @@ def publish_batches(batches: Iterator[pa.RecordBatch], options: SinkOptions) -> 
     by_topic: dict[str, int] = {}
     try:
         for batch in batches:
-            for topic, command in _commands(batch, options):
+            for topic, command in commands_of(batch, options):
                 if publisher is None:
                     publisher = _open(options, topic)
                 pace.wait(command.message_count)
@@ -302,7 +302,7 @@ def _open(options: SinkOptions, topic: str) -> Publisher:
     )
 
 
-def _commands(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[tuple[str, Command]]:
+def commands_of(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[tuple[str, Command]]:
     """The commands that publish a batch, by topic."""
     bodies = batch.column("body").cast(pa.binary())
     sizes = pc.binary_length(bodies)

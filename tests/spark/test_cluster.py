@@ -1,0 +1,158 @@
+"""A job on a standalone cluster of a master and two workers, its code shipped with --py-files."""
+
+import contextlib
+import json
+import os
+import re
+import site
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+
+from spark_jobs.__main__ import main
+from tests.spark.data_dirs import Row, messages, read_plainly, write_queue
+
+SPARK_HOME = Path(pyspark.__file__).parent
+REPOSITORY = Path(__file__).parents[2]
+PATIENCE_S = 240
+_MASTER_URL = re.compile(r"Starting Spark master at (spark://\S+)")
+_REGISTERED = "Successfully registered with master"
+
+
+def environment(scratch: Path) -> dict[str, str]:
+    """Loopback only, small JVMs, and a Python that has pyarrow but not this repository."""
+    python = scratch / "python"
+    packages = site.getsitepackages()[0]
+    python.write_text(
+        f'#!/bin/sh\nexport PYTHONPATH="{packages}:$PYTHONPATH"\nexec {sys.executable} -S "$@"\n'
+    )
+    python.chmod(0o755)
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTHON", "PYSPARK", "SPARK"))
+    }
+    return inherited | {
+        "SPARK_HOME": str(SPARK_HOME),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_HOSTNAME": "127.0.0.1",
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_LOCAL_DIRS": str(scratch / "local"),
+        "PYSPARK_PYTHON": str(python),
+        "PYSPARK_DRIVER_PYTHON": str(python),
+    }
+
+
+class ClusterProcess:
+    """A master or a worker; ended with the test."""
+
+    def __init__(self, scratch: Path, name: str, *arguments: str) -> None:
+        self._log_path = scratch / f"{name}.log"
+        command = [str(SPARK_HOME / "bin" / "spark-class"), *arguments]
+        with self._log_path.open("wb") as log:
+            self._process = subprocess.Popen(
+                command, cwd=scratch, env=environment(scratch), stdout=log, stderr=log
+            )
+
+    def wait_for(self, pattern: str) -> str:
+        """The first group of what it logs."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            log = self._log_path.read_text(errors="replace")
+            match = re.search(pattern, log)
+            if match is not None:
+                return match[match.lastindex or 0]
+            assert self._process.poll() is None, log
+            assert time.monotonic() < deadline, log
+            time.sleep(0.1)
+
+    def end(self) -> None:
+        self._process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(20)
+            return
+        self._process.kill()
+        self._process.wait(20)
+
+
+@pytest.fixture
+def master_url(tmp_path: Path) -> Iterator[str]:
+    """A running cluster with one core on each of two workers."""
+    processes = []
+    try:
+        master = ClusterProcess(
+            tmp_path,
+            "master",
+            "org.apache.spark.deploy.master.Master",
+            *("--host", "127.0.0.1", "--port", "0", "--webui-port", "0"),
+        )
+        processes.append(master)
+        url = master.wait_for(_MASTER_URL.pattern)
+        workers = [
+            ClusterProcess(
+                tmp_path,
+                f"worker{number}",
+                "org.apache.spark.deploy.worker.Worker",
+                *("--host", "127.0.0.1", "--webui-port", "0", "--cores", "1", "--memory", "700m"),
+                *("--work-dir", str(tmp_path / f"work{number}"), url),
+            )
+            for number in (1, 2)
+        ]
+        processes += workers
+        for worker in workers:
+            worker.wait_for(_REGISTERED)
+        yield url
+    finally:
+        for process in reversed(processes):
+            process.end()
+
+
+def test_a_job_on_a_cluster_gives_what_a_plain_read_gives(master_url: str, tmp_path: Path) -> None:
+    data, output, bundle = tmp_path / "node1", tmp_path / "result", tmp_path / "nsqd_spark.zip"
+    for number in range(130):  # enough for a partition on each worker
+        parts = [messages(number * 100, 5), messages(number * 100 + 5, 4)]
+        write_queue(data, f"topic{number:03d}", parts, read=(0, 50 * (number % 5)))
+    assert main(["bundle", str(bundle)]) == 0
+    query = (
+        "SELECT topic, channel, segment, offset, timestamp_ns, attempts, id, text"
+        " FROM messages WHERE node = 'node1'"
+    )
+
+    done = subprocess.run(
+        [
+            str(SPARK_HOME / "bin" / "spark-submit"),
+            *("--master", master_url, "--driver-memory", "512m", "--executor-memory", "512m"),
+            *("--conf", "spark.ui.enabled=false", "--conf", "spark.driver.host=127.0.0.1"),
+            *("--conf", "spark.sql.shuffle.partitions=2", "--py-files", str(bundle)),
+            str(REPOSITORY / "spark_jobs" / "sql.py"),
+            *(str(data), query, "--format", "json", "--output", str(output)),
+        ],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr[-5000:]
+    lines = [line for part in output.glob("part-*") for line in part.read_text().splitlines()]
+    found = sorted(map(_row, map(json.loads, lines)), key=lambda row: (row.topic, row.offset))
+    expected = sorted(read_plainly(data), key=lambda row: (row.topic, row.offset))
+    assert found == expected
+    assert f"{len(expected):,} rows written to {output}" in done.stderr
+    # Both executors were there, and each has a directory with the shipped code.
+    executors = [path for path in tmp_path.glob("work*/app-*/*") if path.is_dir()]
+    assert len(executors) == 2
+    assert all((path / bundle.name).exists() for path in executors)
+
+
+def _row(values: dict[str, Any]) -> Row:
+    body, message_id = values.pop("text").encode(), values.pop("id")
+    return Row(channel=None, body=body, message_id=message_id, **values)

@@ -1,0 +1,117 @@
+"""The report's page in headless Chromium: plots there, no console error, light and dark."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from spark_jobs.report_page import render
+from tests.spark.made_reports import made_report
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--enable-logging=stderr",
+    "--virtual-time-budget=2000",
+    "--window-size=1100,1500",
+)
+# A page's console goes to Chromium's log as lines with this.
+CONSOLE = re.compile(r".*:CONSOLE.*")
+PROBE = """<script>{
+const css = getComputedStyle(document.body);
+const widths = [...document.querySelectorAll('.mark')].map(m => m.getBoundingClientRect().width);
+const queues = document.getElementById('queues');
+const shown = () => [...queues.tBodies[0].rows].filter(row => !row.hidden);
+const topics = () => shown().map(row => row.cells[0].innerText);
+const found = {back: css.backgroundColor, ink: css.color, marks: widths.length,
+  drawn: widths.filter(w => w > 0).length};
+if (queues) {
+  found.before = topics()[0];
+  queues.tHead.rows[0].cells[0].click();
+  found.after = topics()[0];
+  const search = document.getElementById('search');
+  if (search) {
+    search.value = '0042';
+    search.dispatchEvent(new Event('input'));
+    found.search = topics().join();
+  }
+}
+document.title = JSON.stringify(found);
+}</script>"""
+
+
+@pytest.fixture(autouse=True)
+def chromium() -> None:
+    if CHROMIUM is None:
+        pytest.skip("no Chromium here (Debian: apt-get install chromium)")
+
+
+def look(page: str, directory: Path, *, is_dark: bool = False) -> tuple[str, list[str]]:
+    """The page's DOM after its scripts ran, and what they wrote to the console."""
+    path = directory / "report.html"
+    path.write_text(page)
+    scheme = f"--blink-settings=preferredColorScheme={0 if is_dark else 1}"
+    assert CHROMIUM is not None
+    done = subprocess.run(
+        [CHROMIUM, *FLAGS, scheme, f"--user-data-dir={directory}/profile", "--dump-dom", str(path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return done.stdout, CONSOLE.findall(done.stderr)
+
+
+def probe(page: str, directory: Path, *, is_dark: bool = False) -> dict[str, object]:
+
+    dom, console = look(page.replace("</body>", f"{PROBE}</body>"), directory, is_dark=is_dark)
+    assert console == []
+    title = re.search(r"<title>(.*?)</title>", dom)
+    assert title is not None
+    found: dict[str, object] = json.loads(title[1])
+    return found
+
+
+@pytest.mark.parametrize("topic_count", [0, 1, 100])
+def test_plots_are_drawn_without_a_console_error(topic_count: int, tmp_path: Path) -> None:
+    dom, console = look(render(made_report(topic_count)), tmp_path)
+
+    assert console == []
+    assert dom.count("<svg") == topic_count * 4 + (2 if topic_count else 0)
+    assert dom.count('class="mark"') >= 50 * topic_count
+
+
+def test_an_error_would_be_noticed(tmp_path: Path) -> None:
+    page = render(made_report(0)).replace("</body>", "<script>nothing()</script></body>")
+
+    _, console = look(page, tmp_path)
+
+    assert any("nothing is not defined" in line for line in console)
+
+
+def test_light_and_dark(tmp_path: Path) -> None:
+    light = probe(render(made_report(1)), tmp_path)
+    dark = probe(render(made_report(1)), tmp_path, is_dark=True)
+
+    assert light["back"] == "rgb(244, 246, 248)"
+    assert dark["back"] == "rgb(18, 22, 27)"
+    assert light["ink"] != dark["ink"]
+    assert light["drawn"] == light["marks"]
+
+
+def test_the_table_sorts_and_finds(tmp_path: Path) -> None:
+    found = probe(render(made_report(100)), tmp_path)
+
+    assert found["before"] == "topic-0000"
+    assert found["after"] == "topic-0099"
+    assert found["search"] == "topic-0042"
