@@ -210,11 +210,13 @@ class Channel:
             finished = list(map(in_flight.entries.pop, ids, repeat(None)))
         failed = []
         if None in finished:
-            failed = [
-                (message_id, self._why_not_in_flight(message_id))
-                for message_id, entry in zip(ids, finished, strict=True)
-                if entry is None
-            ]
+            failed = self._explain(
+                [
+                    message_id
+                    for message_id, entry in zip(ids, finished, strict=True)
+                    if entry is None
+                ]
+            )
         entries = cast(
             "list[Entry]", [entry for entry in finished if entry] if failed else finished
         )
@@ -347,9 +349,23 @@ class Channel:
     def _everyone(self) -> Iterator[Consumer]:
         return chain(self.consumers, self._orphans)
 
+    def _explain(self, ids: Sequence[bytes]) -> list[tuple[bytes, str]]:
+        """Say of each why the consumer that named it can't have it.
+
+        A client may name thousands at a time, and there may be thousands of consumers: sets are
+        compared, not one with each.
+        """
+        wanted = set(ids)
+        held: set[bytes] = set()
+        for other in self._everyone():
+            held |= other.in_flight.entries.keys() & wanted
+        return [
+            (message_id, NOT_OWNER if message_id in held else NOT_IN_FLIGHT) for message_id in ids
+        ]
+
     def _why_not_in_flight(self, message_id: bytes) -> str:
-        is_held = any(message_id in other.in_flight.entries for other in self._everyone())
-        return NOT_OWNER if is_held else NOT_IN_FLIGHT
+        [(_, reason)] = self._explain([message_id])
+        return reason
 
     def _put_back(self, messages: list[Message]) -> None:
         self._queue.put_back(messages)
