@@ -28,6 +28,9 @@ READ_MAX_BYTES = 256 * 1024
 # How much of what has been appended to disk is kept in memory for a reader that is caught up.
 KEEP_MAX_COUNT = 4096
 KEEP_MAX_BYTES = 1024 * 1024
+# How many records on disk may stand behind one that is not finished: its files can't be deleted,
+# and a crash would bring them all back. Of 1 KB each this is a file of the default size.
+OUTSTANDING_MAX_COUNT = 100_000
 
 
 class MessageQueue:
@@ -97,12 +100,13 @@ class MessageQueue:
 
         With room in memory they queue up behind what is in memory, even if more waits on disk:
         a retry should not have to wait for the whole backlog. Without a memory queue each is
-        written again with its attempts, and its old record is forgotten. It never fails: what
-        the disk refuses stays in memory.
+        written again with its attempts, and its old record is forgotten; so it is if too many
+        records stand behind the old one. It never fails: what the disk refuses stays in memory.
         """
         for batch in _gather(messages):
             count = len(batch.bodies)
-            if self._capacity and self._memory_count + count <= self._capacity:
+            has_room = self._capacity and self._memory_count + count <= self._capacity
+            if has_room and (batch.ordinals is None or not self._is_held_up):
                 self._put_back_in_memory(batch)
                 continue
             try:
@@ -210,6 +214,11 @@ class MessageQueue:
     def _forget_memory(self) -> None:
         self._pieces.clear()
         self._memory_count = self._kept_count = self._kept_bytes = self._straight_count = 0
+
+    @property
+    def _is_held_up(self) -> bool:
+        """Whether a record that is not finished has too many behind it."""
+        return self._backend.outstanding_count > OUTSTANDING_MAX_COUNT
 
     def _append(self, batch: AnyBatch, start: int, stop: int) -> Piece | None:
         """Append to disk; return the piece to keep in memory too, if the reader is caught up."""

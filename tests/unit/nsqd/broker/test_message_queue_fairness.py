@@ -43,3 +43,34 @@ def test_messages_that_always_come_back_do_not_keep_the_disk_from_being_read(
     assert finished == list(bodies[retry_count:])
     assert queue.depth == retry_count
     backend.close()
+
+
+def test_a_message_that_always_comes_back_does_not_hold_up_the_files_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nsqd.broker.message_queue.KEEP_MAX_COUNT", 0)
+    monkeypatch.setattr("nsqd.broker.message_queue.READ_MAX_RECORDS", 2)
+    monkeypatch.setattr("nsqd.broker.message_queue.OUTSTANDING_MAX_COUNT", 10)
+    backend = DiskBackend("q", disk_settings(tmp_path), FakeScheduler(), lambda _error: None)
+    queue = MessageQueue(1, backend)
+    bodies = tuple(b"%d" % number for number in range(100))
+    queue.put(Batch(NOW_NS, b"0123456789abc", 0, bodies))
+    finished = []
+    attempts = 0
+
+    for _ in range(300):
+        message = take_one(queue)
+        if message[3] == b"1":  # the first that is on disk
+            attempts += 1
+            assert message[2] == attempts
+            queue.put_back([message])
+        else:
+            finished.append(message[3])
+            if message[4] is not None:
+                queue.commit([message[4]])
+        assert backend.outstanding_count <= 10 + 3
+
+    assert finished == [b"0", *bodies[2:]]
+    assert attempts > 100
+    assert queue.depth == 1
+    backend.close()
