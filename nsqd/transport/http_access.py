@@ -1,4 +1,4 @@
-"""Who may use the HTTP API: TLS only, pages of other origins, and a bearer token for changes.
+"""Who may use the HTTP API: TLS only, pages of other origins, a bearer token.
 
 All of it is off by default, as in nsqd, which leaves it to a proxy. The TCP port is not concerned:
 it has AUTH.
@@ -59,23 +59,23 @@ class CorsPolicy:
 
 
 class BearerToken:
-    """Asks for the token that a file holds before anything is changed."""
+    """Asks for the token that a file holds before anything is changed or a message is shown."""
 
     def __init__(
         self,
         path: str,
         *,
-        changing_paths: Iterable[str] = (),
+        guarded_paths: Iterable[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Args:
-            changing_paths: those where even a GET changes something.
+            guarded_paths: those where even a GET changes something, or shows messages.
 
         Raises:
             OptionsError: the file holds no token.
         """
         self._path = Path(path)
-        self._changing_paths = frozenset(changing_paths)
+        self._guarded_paths = frozenset(guarded_paths)
         self._clock = clock
         self._checked_at = clock()
         self._identity = _identify_file(self._path)
@@ -89,8 +89,8 @@ class BearerToken:
         )
 
     def check(self, request: Request) -> Response | None:
-        """Return the refusal if the request changes something without having the token."""
-        if request.raw_method in _HARMLESS_METHODS and request.path not in self._changing_paths:
+        """Return the refusal if the request needs the token and does not have it."""
+        if request.raw_method in _HARMLESS_METHODS and request.path not in self._guarded_paths:
             return None
         if self._clock() - self._checked_at >= TOKEN_CHECK_S:
             self._reload()

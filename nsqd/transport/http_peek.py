@@ -28,13 +28,18 @@ MAX_COUNT = 100
 class PeekRoutes:
     """Shows messages, waiting ones first, then those in flight, then deferred ones."""
 
+    PATHS = ("/topic/peek", "/channel/peek")
+
     def __init__(self, node: Node) -> None:
         self._broker = node.broker
+        options = node.options
+        # Who has to AUTH before SUB must not find the bodies here: then only the token opens.
+        self._is_open = not options.auth_http_addresses or bool(options.http_auth_token_file)
 
     def add_to(self, router: Router) -> None:
         """Add the routes."""
-        router.add("GET", "/topic/peek", self._peek_topic)
-        router.add("GET", "/channel/peek", self._peek_channel)
+        for path, handler in zip(self.PATHS, (self._peek_topic, self._peek_channel), strict=True):
+            router.add("GET", path, handler if self._is_open else _refuse)
 
     def _peek_topic(self, request: Request) -> Response:
         topic = get_topic(self._broker, get_valid_topic_name(request))
@@ -129,3 +134,7 @@ def _places(request: Request) -> Iterable[Place]:
 def _disk_error(name: str, error: OSError) -> HttpError:
     logger.error("HTTP: failed to peek into %s - %s", name, error)
     return HttpError(500, "INTERNAL_ERROR")
+
+
+def _refuse(_request: Request) -> Response:
+    raise HttpError(403, "HTTP_AUTH_TOKEN_FILE_REQUIRED")

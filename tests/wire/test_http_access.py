@@ -36,6 +36,7 @@ async def guarded(start_nsqd: StartNsqd, tmp_path: Path) -> AsyncIterator[HttpCl
         ("PUT", "/debug/setblockrate?rate=0"),
         ("GET", "/create_topic?topic=t"),
         ("POST", "/put?topic=t"),
+        ("GET", "/topic/peek?topic=t"),
     ],
 )
 async def test_changes_need_the_token(guarded: HttpClient, method: str, target: str) -> None:
@@ -94,3 +95,26 @@ async def test_off_by_default(start_nsqd: StartNsqd) -> None:
 async def test_without_its_file_nsqd_does_not_start(start_nsqd: StartNsqd) -> None:
     with pytest.raises(StartError, match="failed to read --http-auth-token-file"):
         await start_nsqd(http_auth_token_file="/nonexistent/token")
+
+
+async def test_where_clients_must_auth_peeking_needs_the_token(
+    start_nsqd: StartNsqd, tmp_path: Path
+) -> None:
+    """Else it would show strangers the bodies that SUB does not."""
+    (tmp_path / "token").write_text("sesame")
+    for token_file in ("", str(tmp_path / "token")):
+        data_path = tmp_path / f"data{len(token_file)}"
+        data_path.mkdir()
+        nsqd = await start_nsqd(
+            auth_http_addresses=("127.0.0.1:1",),
+            http_auth_token_file=token_file,
+            data_path=data_path,
+        )
+        async with await HttpClient.connect(("127.0.0.1", nsqd.daemon.http_port)) as client:
+            await client.request("POST", "/topic/create?topic=t", headers=TOKEN)
+            reply = await client.request("GET", "/topic/peek?topic=t", headers=TOKEN)
+
+        if token_file:
+            assert reply.status == 200
+        else:
+            assert reply.error == (403, "HTTP_AUTH_TOKEN_FILE_REQUIRED")

@@ -117,7 +117,7 @@ class TestBearerToken:
 
     @pytest.fixture
     def token(self, path: Path, clock: Clock) -> BearerToken:
-        return BearerToken(str(path), changing_paths=["/empty_topic"], clock=clock)
+        return BearerToken(str(path), guarded_paths=["/empty_topic"], clock=clock)
 
     @pytest.mark.parametrize(
         "header", [b"Bearer open-sesame", b"bearer open-sesame", b"BEARER   open-sesame "]
