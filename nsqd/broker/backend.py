@@ -1,7 +1,8 @@
 """Where a queue puts what memory does not hold: a DiskQueue with its fsync schedule, or nowhere.
 
-Appends and reads happen on the loop (2 us against 67 us through a thread), fsync never does:
-a sync is prepared here, run in a thread and completed here.
+Appends and reads happen on the loop (2 us against 67 us through a thread), syncs never do: they are
+prepared here, run in a thread and completed here. Emptying and deleting are rare, and done on the
+loop with all they need: the files, one fsync of the directory, and a sync under way that must end.
 """
 
 import logging
