@@ -77,7 +77,7 @@ LAYERS = {
     "nsqd.__main__": Layer(("nsqd.daemon", *CONFIGURATION), ("uvloop",)),
     "lookupd": Layer(LOOKUPD, ("prometheus_client",)),
     "lookupd.__main__": Layer(LOOKUPD, ("uvloop",)),
-    "spark_jobs": Layer(("spark_jobs", "diskqueue"), ("pyspark", "pyarrow", "numpy", "pandas")),
+    "spark_jobs": Layer(("spark_jobs", "diskqueue"), ("pyspark", "py4j", "pyarrow", "numpy")),
 }
 
 
