@@ -46,7 +46,8 @@ def listen(address: str) -> socket.socket:
         host_port = split_address(address)
         if host_port is None:
             return _listen_unix(address)
-        return _listen_tcp(*host_port)
+        # Made anew it knows its protocol number, and asyncio sets TCP_NODELAY on what it accepts.
+        return socket.socket(fileno=_listen_tcp(*host_port).detach())
     except (OSError, OverflowError) as error:
         raise ListenError(f"listen ({address}) failed - {_describe(error)}") from error
 
@@ -72,11 +73,7 @@ async def serve(
 
 
 def tune(connection: socket.socket) -> None:
-    """Have a TCP connection send at once, and notice a peer that is gone, as nsqd's do.
-
-    asyncio would see to the former by itself, but not for sockets accepted from a listener whose
-    protocol number is 0.
-    """
+    """Have a TCP connection send at once, and notice a peer that is gone, as nsqd's do."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name in KEEP_ALIVE_OPTIONS:

@@ -162,3 +162,11 @@ def test_the_unix_socket_of_a_successor_is_kept(path: str) -> None:
 def test_tcp_has_no_file_to_remove() -> None:
     with listen("127.0.0.1:0") as listener:
         remove_unix_socket(listener)
+
+
+def test_what_a_tcp_listener_accepts_is_known_to_be_tcp() -> None:
+    """Asyncio sets TCP_NODELAY on nothing else."""
+    with listen("127.0.0.1:0") as listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.proto == socket.IPPROTO_TCP
