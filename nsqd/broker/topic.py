@@ -145,8 +145,8 @@ class Topic:
             channel.delete()
         finally:
             self._announce(channel)
-        if self.is_ephemeral and not self.channels and self.on_abandoned is not None:
-            self.on_abandoned()
+            if self.is_ephemeral and not self.channels and self.on_abandoned is not None:
+                self.on_abandoned()
 
     def pause(self) -> None:
         """Keep what is published here until `unpause`."""
