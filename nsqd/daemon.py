@@ -38,7 +38,7 @@ from nsqd.transport.event_loop import (
     run_in_threads,
 )
 from nsqd.transport.http_api import make_before_hook, make_router
-from nsqd.transport.http_server import HttpServer, log_request
+from nsqd.transport.http_server import BeforeHook, HttpServer, log_request
 from nsqd.transport.listen import (
     ListenError,
     format_address,
@@ -260,9 +260,13 @@ class Daemon:
         )
 
     async def _serve(self) -> None:
-        await self._serve_tcp()
         node = self._make_node()
-        await self._serve_http(node)
+        try:
+            before = make_before_hook(node)
+        except OptionsError as error:
+            raise StartError(f"failed to instantiate nsqd - {error}") from error
+        await self._serve_tcp()
+        await self._serve_http(node, before)
         statsd = make_statsd(node)
         if statsd is not None:
             self._statsd_task = asyncio.get_running_loop().create_task(statsd.run(), name="statsd")
@@ -288,12 +292,8 @@ class Daemon:
             drain=self._drain,
         )
 
-    async def _serve_http(self, node: Node) -> None:
+    async def _serve_http(self, node: Node, before: BeforeHook | None) -> None:
         router = make_router(node)
-        try:
-            before = make_before_hook(node)
-        except OptionsError as error:
-            raise StartError(f"failed to instantiate nsqd - {error}") from error
         for scheme, context in (("HTTP", None), ("HTTPS", self._server_context)):
             listener = self._listeners.get(scheme)
             if listener is None:
