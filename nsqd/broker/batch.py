@@ -58,7 +58,7 @@ class Batch:
         self.id_prefix = id_prefix
         self.first_sequence = first_sequence
         self.bodies = bodies
-        self.body_bytes = sum(map(len, bodies))
+        self.body_bytes = len(bodies[0]) if len(bodies) == 1 else sum(map(len, bodies))
         self.delay_s = delay_s
 
     def ids(self, start: int, stop: int) -> list[bytes]:

@@ -165,6 +165,20 @@ class CommandParser:
         self._data = data
         self._position = 0
 
+    def find_lone_publish(self, data: bytes) -> Publish | None:
+        """Return what `feed` and `commands` would make of one PUB like the last, and nothing else.
+
+        It is what a publisher that waits for each OK sends, and worth a short cut: 1 us of the 4
+        that its PUB costs (bench: pub-sync).
+        """
+        if (
+            len(data) == self._pub_stride
+            and data.startswith(self._pub_start)
+            and not (self._parts or self._data or self._mpub)
+        ):
+            return Publish("PUB", self._pub_topic, [data[-self._pub_size :]], 1)
+        return None
+
     def close(self) -> None:
         """Let go of the connection and of what it sent; only `error_at_eof` may be asked after."""
         self.take_rest()
@@ -210,10 +224,6 @@ class CommandParser:
         position = self._position
         if self._mpub is not None:
             return self._continue_mpub(self._mpub)
-        if len(data) - position == self._pub_stride and data.startswith(self._pub_start, position):
-            # All that is there is one PUB like the last one: a publisher that waits for each OK.
-            self._done(len(data))
-            return Publish("PUB", self._pub_topic, [data[-self._pub_size :]], 1)
         if self._pub_line and data.startswith(self._pub_line, position):
             return self._read_publish_run()
         if data.startswith(b"FIN ", position):

@@ -96,6 +96,8 @@ class V2Connection(asyncio.Protocol):
         self._out: list[bytes] = []  # replies of the commands being run
         self._is_open = False  # False from the moment we decide to close
         self._is_suspended = False  # commands wait for the auth server
+        # Nobody wants to see each command before it is run.
+        self._has_short_cut = server.authenticate is None and not logger.isEnabledFor(logging.DEBUG)
         self._heard_at = 0.0
         self._stalled_at: float | None = None  # since when the client does not take our output
         self._timer: asyncio.TimerHandle | None = None
@@ -313,9 +315,13 @@ class V2Connection(asyncio.Protocol):
         if not self._is_open:
             return
         self._heard_at = self._loop.time()
-        self._parser.feed(data)
-        if not self._is_suspended:
-            self._run(self._parser.commands())
+        if self._has_short_cut and (publish := self._parser.find_lone_publish(data)) is not None:
+            self._publish(publish)
+            self._flush()
+        else:
+            self._parser.feed(data)
+            if not self._is_suspended:
+                self._run(self._parser.commands())
         if self._server.on_read is not None:
             self._server.on_read()
 
@@ -370,7 +376,7 @@ class V2Connection(asyncio.Protocol):
         except (ClosedError, OSError) as error:
             raise _publish_error(command.verb, error) from error
         self.pub_counts[name] = self.pub_counts.get(name, 0) + len(command.bodies)
-        self._out.append(frames.OK * command.ok_count)
+        self._out.append(frames.OK if command.ok_count == 1 else frames.OK * command.ok_count)
 
     def _publish_deferred(self, command: commands.DeferredPublish) -> None:
         name = command.topic

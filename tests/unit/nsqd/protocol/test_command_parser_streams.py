@@ -43,6 +43,10 @@ def observe(chunks: Iterable[bytes], limits: CommandLimits = LIMITS) -> Outcome:
     outcome = Outcome()
     try:
         for chunk in chunks:
+            # As a connection does it: the short cut must change nothing.
+            if (publish := parser.find_lone_publish(chunk)) is not None:
+                outcome.events += flatten(publish)
+                continue
             parser.feed(chunk)
             for command in parser.commands():
                 outcome.events += flatten(command)
@@ -335,3 +339,27 @@ def test_the_parser_keeps_nothing_of_what_is_done() -> None:
         tracemalloc.stop()
 
     assert held_bytes < 20_000
+
+
+def test_one_publish_like_the_last_is_found_at_once() -> None:
+    parser = CommandParser(LIMITS, OpenGate())
+    first, second = (b"PUB t\n" + pack(">i", 3) + body for body in (b"abc", b"def"))
+    assert parser.find_lone_publish(first) is None
+    parser.feed(first)
+    list(parser.commands())
+
+    publish = parser.find_lone_publish(second)
+
+    assert publish is not None
+    assert list(flatten(publish)) == [("PUB", "t", b"def")]
+
+
+def test_what_continues_a_command_is_no_publish_of_its_own() -> None:
+    parser = CommandParser(LIMITS, OpenGate())
+    publish = b"PUB t\n" + pack(">i", 3) + b"abc"
+    parser.feed(publish)
+    list(parser.commands())
+    parser.feed(b"PUB t\n" + pack(">i", len(publish)))  # its body is still to come
+    list(parser.commands())
+
+    assert parser.find_lone_publish(publish) is None
