@@ -412,10 +412,10 @@ class Options:
 
     spin_poll_s: float = flag(
         "spin-poll",
-        0.0,
+        50e-6,
         DURATION,
         "under dense traffic, poll the sockets this long before sleeping; 0s never does;"
-        " needs more than one core",
+        " only with more than one core, and while the machine is not busy",
         minimum=0,
         heading="Extensions (not in NSQ)",
     )
