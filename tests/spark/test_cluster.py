@@ -143,8 +143,8 @@ def test_a_job_on_a_cluster_gives_what_a_plain_read_gives(master_url: str, tmp_p
 
     assert done.returncode == 0, done.stderr[-5000:]
     lines = [line for part in output.glob("part-*") for line in part.read_text().splitlines()]
-    found = sorted(map(_row, map(json.loads, lines)), key=lambda row: (row.topic, row.offset))
-    expected = sorted(read_plainly(data), key=lambda row: (row.topic, row.offset))
+    found = sorted(map(_row, map(json.loads, lines)), key=_place)
+    expected = sorted(read_plainly(data), key=_place)
     assert found == expected
     assert f"{len(expected):,} rows written to {output}" in done.stderr
     # Both executors were there, and each has a directory with the shipped code.
@@ -156,3 +156,7 @@ def test_a_job_on_a_cluster_gives_what_a_plain_read_gives(master_url: str, tmp_p
 def _row(values: dict[str, Any]) -> Row:
     body, message_id = values.pop("text").encode(), values.pop("id")
     return Row(channel=None, body=body, message_id=message_id, **values)
+
+
+def _place(row: Row) -> tuple[str, int, int]:
+    return row.topic, row.segment, row.offset
