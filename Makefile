@@ -52,6 +52,9 @@ bench: $(VENV)/.run ## measure (ARGS='--against "CMD or host:port"' measures ano
 cluster: $(VENV)/.run ## watch 2 nsqlookupd and 3 nsqd at work (ARGS="--chaos 3" kills one every 3 s)
 	$(BIN)/python -m bench.cluster $(ARGS)
 
+bench-spark: $(VENV)/.test java ## measure how fast Spark reads queues and publishes (ARGS="--rounds 3")
+	$(BIN)/python -m bench.spark $(ARGS)
+
 java: # Spark's tests need Java 17 or newer
 	@sh .ci/ensure_java
 

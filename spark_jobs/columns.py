@@ -10,10 +10,12 @@ again for the next one.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
@@ -30,10 +32,14 @@ from diskqueue.envelope import HEADER_BYTES, ID_BYTES
 from diskqueue.segment import PREFIX_BYTES
 from spark_jobs.lanes import Offsets
 
-_HEADER = np.dtype([("length", ">i4"), ("time", ">i8"), ("attempts", ">u2"), ("id", "V16")])
+_TIME_OFFSET = PREFIX_BYTES
+_ATTEMPTS_OFFSET = _TIME_OFFSET + 8
+_ID_OFFSET = _ATTEMPTS_OFFSET + 2
 _BODY_OFFSET = PREFIX_BYTES + HEADER_BYTES
+# Behind every body; without a stop, Arrow's binary_slice loses bytes.
+_NO_STOP = 2**31 - 1
 
-assert _HEADER.itemsize == _BODY_OFFSET
+assert _ID_OFFSET + ID_BYTES == _BODY_OFFSET
 
 # Name -> Spark's type, Arrow's type, whether it may be null.
 _COLUMNS: dict[str, tuple[DataType, pa.DataType, bool]] = {
@@ -119,17 +125,16 @@ class Piece:
             file_offsets: where the records are in the file if they were not back to back there.
         """
         self._data = data
+        self._stop = stop
         self._offsets = offsets
         self._end = end
         self._file_offsets = file_offsets
         self._base = base
-        headers = np.ndarray((max(stop - _BODY_OFFSET + 1, 0),), _HEADER, data, 0, (1,))
-        self._headers = headers[offsets]
         # Which records are wanted; None for all.
         self._kept: npt.NDArray[np.intp] | None = None
 
     def __len__(self) -> int:
-        return len(self._headers)
+        return len(self._offsets if self._kept is None else self._kept)
 
     def file_offset(self, index: int) -> int:
         """Where a record is in the file."""
@@ -145,7 +150,7 @@ class Piece:
 
     def keep_between(self, since_ns: int | None, until_ns: int | None) -> None:
         """Drops the records before `since_ns`, and those at `until_ns` or later."""
-        times = self._headers["time"]
+        times = self._times()
         is_kept = np.ones(len(times), bool)
         if since_ns is not None:
             is_kept &= times >= since_ns
@@ -153,7 +158,6 @@ class Piece:
             is_kept &= times < until_ns
         if not is_kept.all():
             self._kept = np.flatnonzero(is_kept)
-            self._headers = self._headers[self._kept]
 
     def batch(self, schema: pa.Schema, constants: Constants) -> pa.RecordBatch:
         """The records as columns of this schema, see `arrow_schema`."""
@@ -172,37 +176,49 @@ class Piece:
                     offsets = self._offsets + self._base
                 return pa.array(offsets if self._kept is None else offsets[self._kept])
             case "timestamp":
-                times = self._headers["time"].astype(np.int64) // 1000
+                times = self._times() // 1000
                 return pa.Array.from_buffers(arrow_type, count, [None, pa.py_buffer(times)])
             case "timestamp_ns":
-                return pa.array(self._headers["time"].astype(np.int64))
+                return pa.array(self._times())
             case "attempts":
-                return pa.array(self._headers["attempts"].astype(np.int32))
+                attempts = self._gather(np.dtype(np.uint16), _ATTEMPTS_OFFSET)
+                return pa.array(attempts.byteswap(inplace=True).astype(np.int32))
             case "size":
-                return pa.array(self._headers["length"].astype(np.int32) - HEADER_BYTES)
+                lengths = self._gather(np.dtype(np.int32), 0).byteswap(inplace=True)
+                return pa.array(lengths - np.int32(HEADER_BYTES))
             case "id":
-                return _id_array(self._headers["id"])
+                return _id_array(self._gather(np.dtype(("V", ID_BYTES)), _ID_OFFSET))
             case _:
                 assert name == "body"
                 return self._body_array()
 
-    def _body_array(self) -> pa.Array:
-        """The bodies, copied by Arrow in one go.
+    def _times(self) -> Offsets:
+        times: Offsets = self._gather(np.dtype(np.int64), _TIME_OFFSET).byteswap(inplace=True)
+        return times
 
-        One binary array over the piece has headers and bodies in turns; `take` picks the bodies.
+    def _gather(self, kind: np.dtype[Any], header_offset: int) -> npt.NDArray[Any]:
+        """One field of the wanted records, as it is in the file: big-endian.
+
+        Fields are gathered one by one, as each costs a quarter of the whole header.
         """
-        all_count = len(self._offsets)
-        bounds = np.empty(2 * all_count + 1, np.int32)
-        bounds[0:-1:2] = self._offsets
-        bounds[1::2] = self._offsets
-        bounds[1::2] += _BODY_OFFSET
-        bounds[-1] = self._end
-        turns = pa.Array.from_buffers(
-            pa.binary(), 2 * all_count, [None, pa.py_buffer(bounds), pa.py_buffer(self._data)]
+        room = max(self._stop - header_offset - kind.itemsize + 1, 0)
+        everywhere: npt.NDArray[Any] = np.ndarray((room,), kind, self._data, header_offset, (1,))
+        return everywhere[self._offsets if self._kept is None else self._offsets[self._kept]]
+
+    def _body_array(self) -> pa.Array:
+        """The bodies, copied by Arrow in one go: records as values, cut behind their headers.
+
+        `take` of every second value of headers and bodies in turns took 1.7x as long.
+        """
+        bounds = np.append(self._offsets, self._end).astype(np.int32)
+        records = pa.Array.from_buffers(
+            pa.binary(),
+            len(self._offsets),
+            [None, pa.py_buffer(bounds), pa.py_buffer(self._data)],
         )
-        if self._kept is None:
-            return turns.take(pa.array(np.arange(1, 2 * all_count, 2, dtype=np.int32)))
-        return turns.take(pa.array(2 * self._kept + 1))
+        if self._kept is not None:
+            records = records.take(pa.array(self._kept))
+        return pc.binary_slice(records, _BODY_OFFSET, stop=_NO_STOP)
 
 
 def _id_array(ids: npt.NDArray[np.void]) -> pa.Array:

@@ -78,6 +78,8 @@ def _configure(builder: SparkSession.Builder, master: str, memory: str) -> Spark
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
         settings["spark.driver.host"] = _LOOPBACK
+        # From the Python workers to the JVM: saves a tenth of the time of a scan.
+        settings["spark.python.unix.domain.socket.enabled"] = "true"
     for name, value in settings.items():
         builder = builder.config(name, value)
     return builder.master(master)

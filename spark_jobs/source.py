@@ -48,7 +48,7 @@ from spark_jobs.columns import arrow_schema, message_schema
 from spark_jobs.corruption import CORRUPTION_SCHEMA, corruption_batches
 from spark_jobs.options import Origin, ReadOptions, Table, parse_read_options
 from spark_jobs.predicate import Predicate
-from spark_jobs.scan import SlicePack, read_batches
+from spark_jobs.scan import SlicePack, read_batches, settle_worker
 from spark_jobs.sink import (
     NsqStreamWriter,
     NsqWriter,
@@ -162,6 +162,8 @@ class Scan:
         return plan.plan_scan(self.options, self.predicate)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """What a task does; runs in a Python worker of Spark."""
+        settle_worker()
         if self.options.table is Table.CORRUPT_RECORDS:
             return corruption_batches(partition, plan.settings(self.options))
         # Spark makes a partition of its own where there is none.

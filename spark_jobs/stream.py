@@ -45,6 +45,7 @@ from spark_jobs.scan import (
     SlicePack,
     count_records,
     read_batches,
+    settle_worker,
 )
 
 _logger = logging.getLogger(__name__)
@@ -154,6 +155,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return plan.pack(slices, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        settle_worker()
         slices = partition.slices if isinstance(partition, SlicePack) else ()
         return read_batches(slices, self._schema, plan.settings(self._options))
 
