@@ -8,7 +8,7 @@ ARGS ?=
 CI_JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format bench cluster java clean
+.PHONY: help run test lint format bench cluster bench-spark java clean
 
 help: ## list these targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
