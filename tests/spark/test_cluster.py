@@ -146,7 +146,9 @@ def test_a_job_on_a_cluster_gives_what_a_plain_read_gives(master_url: str, tmp_p
     found = sorted(map(_row, map(json.loads, lines)), key=_place)
     expected = sorted(read_plainly(data), key=_place)
     assert found == expected
-    assert f"{len(expected):,} rows written to {output}" in done.stderr
+    # spark-submit merges Python's stderr into its stdout.
+    steps = [line for line in done.stdout.splitlines() if " s] " in line]
+    assert steps[-1].endswith(f"{len(expected):,} rows written to {output}"), steps
     # Both executors were there, and each has a directory with the shipped code.
     executors = [path for path in tmp_path.glob("work*/app-*/*") if path.is_dir()]
     assert len(executors) == 2
