@@ -294,8 +294,11 @@ async def test_nothing_is_lost_if_nsqd_stops_while_it_asks(
 
 
 async def test_many_new_topics_at_once_all_get_their_channels(
-    nsqd: RunningDaemon, lookupd: FakeLookupd
+    start_nsqd: StartNsqd, lookupd: FakeLookupd
 ) -> None:
+    # With the timeouts of every day: short ones run out on a busy machine.
+    nsqd = await start_nsqd(lookupd_tcp_addresses=(lookupd.address,))
+    await lookupd.wait_for_peer()
     names = [f"t{number}#ephemeral" for number in range(200)]
     lookupd.channels |= {name: ["a"] for name in names}
 
