@@ -237,11 +237,15 @@ class TestReplay:
 
 @pytest.mark.usefixtures("spark")
 class TestReport:
-    def test_figures(self, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        output = tmp_path / "report"
+    @pytest.fixture(scope="class")
+    def output(
+        self, data: Path, tmp_path_factory: pytest.TempPathFactory, spark: SparkSession
+    ) -> Path:
+        path = tmp_path_factory.mktemp("report")
+        assert main(["report", str(data), "--output", str(path)]) == 0
+        return path
 
-        assert main(["report", str(data), "--output", str(output)]) == 0
-
+    def test_figures(self, output: Path) -> None:
         report = json.loads((output / "report.json").read_text())
         queues = {(row["topic"], row["channel"]): row for row in report["queues"]}
         assert list(queues) == [
@@ -266,29 +270,26 @@ class TestReport:
         [duplicate] = report["duplicates"]
         assert (duplicate["id"], duplicate["copies"]) == (f"{19:016x}", 2)
         assert report["corrupt_count"] == 1
-        assert "see " in capsys.readouterr().err
 
-    def test_fields_of_json(self, data: Path, tmp_path: Path) -> None:
-        arguments = ["report", str(data), "--output", str(tmp_path), "--channel", ""]
-
-        assert main([*arguments, "--topic", "orders,plain.text"]) == 0
-
-        table = pq.read_table(tmp_path / "tables" / "fields.parquet").to_pylist()
+    def test_fields_of_json(self, output: Path) -> None:
+        """Of 111 messages, since the channel's are looked at too."""
+        table = pq.read_table(output / "tables" / "fields.parquet").to_pylist()
         fields = {row["path"]: row for row in table}
         assert set(fields) == {"id", "amount", "user", "user.name", "note"}
         assert {row["topic"] for row in table} == {"orders"}
         assert fields["id"]["types"] == ["integer"]
         assert fields["note"]["null_share"] == 1
-        assert fields["user.name"]["null_share"] == pytest.approx(1 / 101)
+        assert fields["user.name"]["null_share"] == pytest.approx(1 / 111)
         assert fields["user.name"]["cardinality"] == 2
         assert fields["user.name"]["top"] == [
-            {"value": "ada", "count": 66},
-            {"value": "bob", "count": 34},
+            {"value": "ada", "count": 72},
+            {"value": "bob", "count": 38},
         ]
-        bodies = pq.read_table(tmp_path / "tables" / "bodies.parquet").to_pylist()
+        bodies = pq.read_table(output / "tables" / "bodies.parquet").to_pylist()
         assert {(row["topic"], row["type"]): row["count"] for row in bodies} == {
-            ("orders", "object"): 101,
+            ("orders", "object"): 111,
             ("plain.text", "not JSON"): 7,
+            ("torn", "not JSON"): 1,
         }
 
     def test_no_messages_at_all(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

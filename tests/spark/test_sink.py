@@ -147,32 +147,18 @@ def test_a_stream_can_be_published(
     assert bodies(nsqd, "streamed") == Counter(b"m%d" % n for n in range(20))
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({}, "needs either addresses (of nsqd) or lookupd"),
-        ({"addresses": "x:1", "adresses": "y"}, "did you mean 'addresses'?"),
-        ({"addresses": "x:y"}, "addresses has host:port, not 'x:y'"),
-        ({"addresses": "x:1", "window": "0"}, "window is a number from 1"),
-    ],
-)
-def test_wrong_options_say_so(spark: SparkSession, options: dict[str, str], text: str) -> None:
+def test_wrong_options_say_so(spark: SparkSession) -> None:
     with pytest.raises(PySparkException) as caught:
-        publish(numbered(spark, 1), topic="t", **options)
+        publish(numbered(spark, 1), topic="t", adresses="x")
 
-    assert text in str(caught.value)
+    assert "did you mean 'addresses'?" in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("columns", "options", "text"),
     [
-        (["1 as x"], {"topic": "t"}, "needs a column body"),
         (["1 as body"], {"topic": "t"}, "needs a column body of type binary or string"),
-        (["'x' as body"], {}, "needs the option topic or a column topic"),
-        (["'x' as body", "'later' as defer_ms"], {"topic": "t"}, "column defer_ms of type"),
         (["'' as body"], {"topic": "t"}, "NSQ has no empty messages"),
-        (["'x' as body", "string(null) as topic"], {}, "a row has no topic"),
-        (["'x' as body"], {"topic": "t\nNOP"}, "not the name of a topic: 't\\nNOP'"),
         (["repeat('x', 2000000) as body"], {"topic": "t"}, "refuses: E_BAD_MESSAGE"),
     ],
 )

@@ -6,9 +6,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 
 from spark_jobs.publisher import PublishError, check_topic, encode_batch, encode_deferred
-from spark_jobs.sink import commands_of, frame_bodies, parse_sink_options
+from spark_jobs.sink import check_sink_schema, commands_of, frame_bodies, parse_sink_options
 
 bodies_lists = st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=50)
 
@@ -115,6 +116,40 @@ def test_addresses() -> None:
 def test_wrong_options(given_options: dict[str, str], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         parse_sink_options(given_options)
+
+
+@pytest.mark.parametrize(
+    ("columns", "topic", "text"),
+    [
+        ("x int", "t", "needs a column body of type binary or string; it is not there"),
+        ("body int", "t", "needs a column body of type binary or string; it is int"),
+        ("body string", None, "needs the option topic or a column topic"),
+        ("body string, topic int", None, "needs a column topic of type string"),
+        ("body string, defer_ms string", "t", "needs a column defer_ms of type long"),
+    ],
+)
+def test_frames_that_cannot_be_published(columns: str, topic: str | None, text: str) -> None:
+    parsed = parse_sink_options(options() if topic is None else options(topic=topic))
+    types = {"int": IntegerType(), "string": StringType(), "binary": BinaryType()}
+    fields = [each.split(" ") for each in columns.split(", ")]
+    schema = StructType([StructField(name, types[kind]) for name, kind in fields])
+
+    with pytest.raises(ValueError, match=text):
+        check_sink_schema(schema, parsed)
+
+
+@pytest.mark.parametrize(
+    ("columns", "text"),
+    [
+        ({"body": [b"x", b""], "topic": ["t", "t"]}, "no body, and NSQ has no empty messages"),
+        ({"body": [b"x", None], "topic": ["t", "t"]}, "no body, and NSQ has no empty messages"),
+        ({"body": [b"x", b"y"], "topic": ["t", None]}, "a row has no topic"),
+        ({"body": [b"x", b"y"], "topic": ["t", "t\nNOP"]}, "not the name of a topic"),
+    ],
+)
+def test_rows_that_cannot_be_published(columns: dict[str, list[object]], text: str) -> None:
+    with pytest.raises(PublishError, match=text):
+        list(commands_of(pa.record_batch(columns), parse_sink_options(options())))
 
 
 def test_sparks_own_options_are_ignored() -> None:
