@@ -6,8 +6,8 @@ taken, so the order of looking matters:
 1. list the files, for the names of the queues;
 2. read each queue's metadata: what it speaks of is synced and does not change, but may be deleted;
 3. list again, for sizes that are at least as new as the metadata;
-4. if a segment the metadata speaks of is missing, read that metadata again: when it has changed,
-   the queue has moved on, and steps 3 and 4 are done once more for it.
+4. if a segment the metadata speaks of is missing, read that metadata again, for a newer read
+   position: if the segment is before it, it was consumed; otherwise it is really missing.
 
 Of a queue with usable metadata nothing behind the synced write position is read: those bytes may be
 half a record. Without metadata every segment is read from its beginning to its end, as nsqd does
@@ -30,8 +30,6 @@ ARCHIVE_DIRECTORY = "archive"
 _MAX_METADATA_BYTES = 4096
 # A remote store answers in tens of milliseconds, and there may be thousands of queues.
 _REMOTE_THREADS = 16
-# A queue that is consumed faster than it can be looked at is taken as it was seen last.
-_MAX_LOOKS = 5
 _BAD_SUFFIX = re.compile(r"\.bad(?:\.\d+)?\Z")
 
 
@@ -206,8 +204,19 @@ def node_names(paths: list[str]) -> list[str]:
     return ["/".join(each[head : len(each) - tail]) for each in parts]
 
 
+def _join(older: layout.Metadata, newer: layout.Metadata | None) -> layout.Metadata:
+    """What was there to read between two looks at the metadata, with a listing between them.
+
+    What is behind the newer read position was not deleted yet when the files were listed, and what
+    is before the older write position was synced by then. A queue without metadata was emptied.
+    """
+    end = older.write_file, older.write_pos
+    start = end if newer is None else min((newer.read_file, newer.read_pos), end)
+    return layout.Metadata(older.depth, *start, *end)
+
+
 class _Look:
-    """The queues of one directory, looked at until what was seen fits together."""
+    """The queues of one directory, looked at in an order that fits together."""
 
     def __init__(self, directory: Directory, node: str, options: ReadOptions) -> None:
         self._directory = directory
@@ -216,21 +225,16 @@ class _Look:
 
     def queues(self) -> list[Queue]:
         names = self._selected(self._directory.list_files())
-        unsettled = [Queue(self._node, self._directory.name, name) for name in sorted(names)]
-        settled: list[Queue] = []
-        self._read_metadata(unsettled)
-        for look in range(_MAX_LOOKS):
-            self._read_sizes(unsettled)
-            holed = [queue for queue in unsettled if queue.missing_segments()]
-            before = {queue.name: queue.metadata for queue in holed}
-            if look < _MAX_LOOKS - 1:
-                self._read_metadata(holed)
-            moved = {queue.name for queue in holed if queue.metadata != before[queue.name]}
-            settled += [queue for queue in unsettled if queue.name not in moved]
-            unsettled = [queue for queue in unsettled if queue.name in moved]
-            if not unsettled:
-                break
-        return sorted(settled, key=lambda queue: queue.name)
+        queues = [Queue(self._node, self._directory.name, name) for name in sorted(names)]
+        self._read_metadata(queues)
+        self._read_sizes(queues)
+        holed = [queue for queue in queues if queue.missing_segments()]
+        before = [queue.metadata for queue in holed]
+        self._read_metadata(holed)
+        for queue, older in zip(holed, before, strict=True):
+            assert older is not None  # else nothing could be missing
+            queue.metadata = _join(older, queue.metadata)
+        return queues
 
     def _selected(self, files: dict[str, int]) -> set[str]:
         names = set()
