@@ -1,48 +1,20 @@
 """`nsqd-spark`: the jobs on a Spark that runs on this machine; no spark-submit needed."""
 
-import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-
-import spark_jobs.export
-import spark_jobs.replay
-import spark_jobs.report
-import spark_jobs.sql
-from spark_jobs.bundle import write_bundle
-from spark_jobs.job import run_job
-
-_JOBS = {
-    "report": (spark_jobs.report, "what is in the backlog: tables and one HTML page"),
-    "export": (spark_jobs.export, "write messages to Parquet, by topic and date"),
-    "replay": (spark_jobs.replay, "publish messages again, to a running nsqd"),
-    "sql": (spark_jobs.sql, "ask a question in SQL"),
-}
-
-
-def _run_bundle(args: argparse.Namespace) -> None:
-    write_bundle(Path(args.file))
-    print(f"{args.file} written: spark-submit --py-files {args.file} ...")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a job; returns the exit code."""
-    parser = argparse.ArgumentParser("nsqd-spark", description="Spark over the queues of nsqd.")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name, (job, text) in _JOBS.items():
-        command = commands.add_parser(
-            name,
-            help=text,
-            description=(job.__doc__ or "").strip(),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        job.add_arguments(command)
-        command.set_defaults(run=job.run)
-    bundle = commands.add_parser("bundle", help="write a zip for spark-submit --py-files")
-    bundle.add_argument("file", metavar="FILE.zip")
-    bundle.set_defaults(run=_run_bundle)
-    args = parser.parse_args(argv)
-    return run_job(args.run, args)
+    try:
+        from spark_jobs.commands import run_command
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in ("pyspark", "pyarrow", "numpy", "py4j"):
+            raise
+        print(f"error: {package} is missing: pip install 'nsqd[spark]'", file=sys.stderr)
+        return 1
+    return run_command(argv)
 
 
 if __name__ == "__main__":

@@ -62,6 +62,7 @@ def run(args: argparse.Namespace) -> None:
     selection = Selection(args)
     progress.step(f"reading {selection.describe()}")
     with open_session("nsqd export", master=args.master, memory=args.memory) as spark:
+        selection.warn_of_damage(spark, progress)
         if args.json:
             total = 0
             for topic in selection.topics:

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 from spark_jobs.catalog import find_queues
-from spark_jobs.options import Origin, ReadOptions, parse_read_options
+from spark_jobs.options import Origin, ReadOptions, Table, parse_read_options
 from spark_jobs.session import DEFAULT_MASTER, DEFAULT_MEMORY, JobError
 from spark_jobs.source import FORMAT
 
@@ -159,6 +159,20 @@ class Selection:
             more: further options, or others than the arguments say.
         """
         return self.reader(spark, **more).load(self._paths)
+
+    def count_damage(self, spark: SparkSession) -> int:
+        """How many places of what is selected are damaged or missing; reads it all once.
+
+        What is not synced yet is no damage.
+        """
+        found = self.load(spark, table=Table.CORRUPT_RECORDS.value, mode="PERMISSIVE")
+        return found.where("kind != 'unsynced'").count()
+
+    def warn_of_damage(self, spark: SparkSession, progress: Progress) -> None:
+        """Says so if a part of the selection cannot be read."""
+        count = self.count_damage(spark)
+        if count:
+            progress.step(f"skipping {plural(count, 'damaged place')}; sql shows corrupt_records")
 
     def _no_match(self) -> str:
         every = _with_paths(ReadOptions(("x",), origin=self._parsed.origin), self._paths)

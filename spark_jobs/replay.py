@@ -72,6 +72,7 @@ def run(args: argparse.Namespace) -> None:
     selection = Selection(args)
     progress.step(f"reading {selection.describe()}")
     with open_session("nsqd replay", master=args.master, memory=args.memory) as spark:
+        selection.warn_of_damage(spark, progress)
         frame = select_messages(spark, selection, args)
         if args.dry_run:
             _show(frame, args, progress)

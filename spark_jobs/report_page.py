@@ -150,7 +150,7 @@ def _queue_table(report: Report) -> str:
 
 
 def _damage(report: Report) -> str:
-    if not report.corrupt_count:
+    if not report.corrupt_records:
         return ""
     rows = [
         [
@@ -166,8 +166,8 @@ def _damage(report: Report) -> str:
     ]
     head = ["topic", "channel", "kind", "reason", "offset", "bytes", "file"]
     note = ""
-    if report.corrupt_count > len(rows):
-        note = f'<p class="quiet">The first {len(rows)} of {report.corrupt_count:,}.</p>'
+    if len(report.corrupt_records) > len(rows):
+        note = f'<p class="quiet">The first {len(rows)}; report.json has more.</p>'
     return (
         f'<section class="card"><h2>Damaged, missing or unsynced</h2>{_table(head, rows)}{note}'
         "</section>"

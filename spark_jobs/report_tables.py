@@ -115,7 +115,7 @@ class Counting:
         report.duplicates = self._duplicates(figures)
         self._progress.step("looking for damage")
         corrupt = self._selection.load(self._spark, table="corrupt_records")
-        report.corrupt_count = corrupt.count()
+        report.corrupt_count = self._selection.count_damage(self._spark)
         report.corrupt_records = _dicts(corrupt.orderBy("path", "offset"), _MAX_CORRUPT_ROWS)
         if field_rows and total:
             self._progress.step("discovering fields of JSON bodies")
