@@ -30,13 +30,15 @@ _PY4J_WARNINGS = (
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    has_xdist = config.pluginmanager.hasplugin("xdist")
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.timeout(TIMEOUT_S))
-            # One worker of pytest-xdist gets them all, and so there is one session.
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            if has_xdist:
+                # With --dist loadgroup one worker gets them all, and so there is one session.
+                item.add_marker(pytest.mark.xdist_group("spark"))
             for category, text in _PY4J_WARNINGS:
                 item.add_marker(pytest.mark.filterwarnings(f"ignore:{text}:{category.__name__}"))
 
