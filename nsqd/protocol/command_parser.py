@@ -134,6 +134,9 @@ class CommandParser:
         self._part_bytes = 0
         self._needed = 0
         self._waiting: _Incomplete | None = None
+        # Whether the last bytes brought no command to its end, but only more of one begun before:
+        # who sends a byte now and then is not heard from.
+        self.is_dragging = False
         self._mpub: _OpenMpub | None = None
         # The last PUB: its line, line and size together; and the last MPUB's line.
         self._pub_line = self._pub_start = b""
@@ -199,14 +202,18 @@ class CommandParser:
             FatalClientError: with the code and text for the client.
             LineTooLongError: the connection is to be closed without a word.
         """
+        is_begun = self._waiting is not None or self._mpub is not None
         while self._position < len(self._data):
             try:
                 command = self._next()
             except _Incomplete as incomplete:
                 self._wait(incomplete)
+                self.is_dragging = is_begun
                 return
+            is_begun = False
             if command is not None:
                 yield command
+        self.is_dragging = is_begun
         self._data = b""
         self._position = 0
 
@@ -248,7 +255,7 @@ class CommandParser:
         parameters = data[position:line_end].split(b" ")
         verb = parameters[0]
         if not self._gate.admit(verb):
-            self._position = end + 1
+            self._done(end + 1)
             return None
         parse = self._parsers.get(verb)
         if parse is None:
