@@ -67,7 +67,7 @@ def _show_tls_required(value: TLSRequired) -> str:
 
 def _parse_tls_version(text: str) -> ssl.TLSVersion:
     """Empty stands for the default, as the example config of NSQ has it."""
-    spelled = text.lower() or "tls1.0"
+    spelled = text.lower() or "tls1.2"
     if spelled not in _TLS_VERSIONS:
         raise ValueError(f'unknown TLS version "{spelled}" ({", ".join(_TLS_VERSIONS)})')
     return _TLS_VERSIONS[spelled]
@@ -351,7 +351,7 @@ class Options:
         "refuse clients without TLS; tcp-https leaves plain HTTP open (write --tls-required=...)",
     )
     tls_min_version: ssl.TLSVersion = flag(
-        "tls-min-version", ssl.TLSVersion.TLSv1, TLS_VERSION, "oldest TLS version to accept"
+        "tls-min-version", ssl.TLSVersion.TLSv1_2, TLS_VERSION, "oldest TLS version to accept"
     )
 
     deflate: bool = flag(

@@ -364,7 +364,7 @@ class TestConfig:
             ("topology_zone", ""),
             ("log_level", "2"),
             ("tls_required", "0"),
-            ("tls_min_version", "769"),
+            ("tls_min_version", "771"),
             ("deflate", "true"),
             ("e2e_processing_latency_percentiles", "[1.0,0.5]"),
             ("statsd_prefix", None),

@@ -74,7 +74,7 @@ REFERENCE = [
     ("tls-client-auth-policy", "tls_client_auth_policy", ""),
     ("tls-root-ca-file", "tls_root_ca_file", ""),
     ("tls-required", "tls_required", 0),
-    ("tls-min-version", "tls_min_version", 769),
+    ("tls-min-version", "tls_min_version", 771),
     ("deflate", "deflate", True),
     ("max-deflate-level", "max_deflate_level", 6),
     ("snappy", "snappy", True),
@@ -185,7 +185,7 @@ class TestCommandLine:
     @pytest.mark.parametrize(
         ("text", "version"),
         [
-            ("", 769),
+            ("", 771),
             ("tls1.0", 769),
             ("TLS1.1", 770),
             ("tls1.2", 771),
