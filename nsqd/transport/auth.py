@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 PUBLISH: Final = "publish"
 SUBSCRIBE: Final = "subscribe"
 MAX_REPLY_BYTES = 1 << 20
+# Of all patterns of a reply together: 20 MB. A few bytes of a pattern can make thousands.
+MAX_REPLY_INSTRUCTIONS = 200_000
 # Of answers remembered by one connection: a publisher asks about the same few topics all the time.
 MAX_DECISIONS = 1024
 
@@ -323,9 +325,22 @@ def _read_reply(body: bytes, now: float) -> AuthState:
     return AuthState(
         identity=_member(reply, "identity", str, ""),
         identity_url=_member(reply, "identity_url", str, ""),
-        authorizations=tuple(map(_read_entry, _member(reply, "authorizations", list, []))),
+        authorizations=_read_entries(_member(reply, "authorizations", list, [])),
         expires_at=now + ttl_s,
     )
+
+
+def _read_entries(entries: list[object]) -> tuple[Authorization, ...]:
+    authorizations = []
+    instruction_count = 0
+    for entry in entries:
+        authorization = _read_entry(entry)
+        authorizations.append(authorization)
+        patterns = (authorization.topic, *authorization.channels)
+        instruction_count += sum(pattern.instruction_count for pattern in patterns)
+        if instruction_count > MAX_REPLY_INSTRUCTIONS:
+            raise _ReplyError("the patterns of the reply are too large")
+    return tuple(authorizations)
 
 
 def _read_entry(entry: object) -> Authorization:

@@ -129,6 +129,11 @@ class Pattern:
     def __repr__(self) -> str:
         return f"Pattern({self.text!r})"
 
+    @property
+    def instruction_count(self) -> int:
+        """What it takes to hold, and at worst to try at each character of a name."""
+        return len(self._program)
+
     def matches(self, name: str) -> bool:
         """Say whether the pattern occurs in the name, in time proportional to their sizes."""
         program = self._program
