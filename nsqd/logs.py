@@ -3,13 +3,16 @@
     [nsqd] 2026/11/15 23:28:27.011956 INFO: TCP: listening on 127.0.0.1:4150
     prefix date       local time      level text
 
-stdlib logging does the rest; only `__main__` configures it. Whoever reads our stderr may be slow,
+stdlib logging does the rest; only `__main__` configures it. What strangers send may be part of a
+line: it can neither begin one nor control a terminal, and what looks like a secret is left out,
+whoever logged it (`redact`). Whoever reads our stderr may be slow,
 stuck or gone, and none of that may stop the daemon: lines are dropped then, and counted.
 """
 
 import enum
 import logging
 import os
+import re
 import select
 import sys
 import time
@@ -22,6 +25,17 @@ from nsqd.flags import Kind, special
 _CHUNK_BYTES = select.PIPE_BUF
 # How long a full pipe may delay the daemon, once, before lines are dropped.
 PATIENCE_MS = 100
+
+# user:password@ of a URL, or of a host:port without a scheme.
+_CREDENTIALS = re.compile(r"://[^/?#\s]*@|[^\s/@:=\"'(]+:[^\s/@\"']+@(?=[\w\[])")
+# The value of a query parameter with a telling name.
+_QUERY_SECRET = re.compile(
+    r"([?&;][^=&;\s]*(?:token|secret|passw|api_?key|auth|signature|credential)[^=&;\s]*=)[^&;#\s\"']*",
+    re.IGNORECASE,
+)
+# Controls, and what turns the direction of writing: a terminal would obey.
+_CONTROL = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_HIDDEN = "***"
 
 
 class LogLevel(enum.IntEnum):
@@ -81,6 +95,24 @@ def fatal_line(program: str, text: str, *, level: str = "FATAL") -> None:
     StderrHandler(sys.stderr).write(line)
 
 
+def redact(text: str) -> str:
+    """Return the text without the passwords of URLs and the tokens of query strings."""
+    if "@" in text:
+        text = _CREDENTIALS.sub(_hide_credentials, text)
+    if "=" in text:
+        text = _QUERY_SECRET.sub(rf"\1{_HIDDEN}", text)
+    return text
+
+
+def _hide_credentials(match: re.Match[str]) -> str:
+    return f"://{_HIDDEN}@" if match[0].startswith("://") else f"{_HIDDEN}@"
+
+
+def _escape(match: re.Match[str]) -> str:
+    code_point = ord(match[0])
+    return f"\\x{code_point:02x}" if code_point < 0x100 else f"\\u{code_point:04x}"
+
+
 class LineFormatter(logging.Formatter):
     """Formats records as NSQ does; each line of a traceback or multi-line text gets the header."""
 
@@ -97,7 +129,8 @@ class LineFormatter(logging.Formatter):
 def _format_lines(prefix: str, created: float, level: str, text: str) -> str:
     local_time = datetime.fromtimestamp(created).strftime("%Y/%m/%d %H:%M:%S.%f")
     header = f"{prefix}{local_time} {level}: "
-    return "\n".join(header + line for line in text.splitlines() or [""])
+    lines = redact(text).splitlines() or [""]
+    return "\n".join(header + _CONTROL.sub(_escape, line) for line in lines)
 
 
 def _level_word(stdlib_level: int) -> str:

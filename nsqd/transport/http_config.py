@@ -42,6 +42,9 @@ class ConfigRoutes:
             value = node.broadcast_tcp_port
         elif key == "broadcast_http_port":
             value = node.broadcast_http_port
+        elif key == "auth_http_addresses":
+            # Whoever may ask need not know the password that nsqd has for its auth server.
+            value = list(map(logs.redact, node.options.auth_http_addresses))
         return Response.text(value) if isinstance(value, str) else Response.json(value)
 
     def _put(self, request: Request) -> Response:

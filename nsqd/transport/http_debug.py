@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
+from nsqd.logs import redact
 from nsqd.transport.http_arguments import parse_count
 from nsqd.transport.http_server import EMPTY, HttpError, Request, Response, Router, Style
 from nsqd.transport.profiler import Profiler
@@ -44,6 +45,13 @@ threadcreate  threads
 class DebugRoutes:
     """Shows the inside of this process."""
 
+    # Those that a GET asks for; a profile takes time from everybody.
+    PATHS = (
+        "/debug/pprof/",
+        *(f"/debug/pprof/{name}" for name in ("cmdline", "profile", "heap", "goroutine")),
+        *(f"/debug/pprof/{name}" for name in ("block", "threadcreate", "symbol")),
+    )
+
     def __init__(self, program: str) -> None:
         """Args: program: what the files are named after."""
         self._program = program
@@ -54,7 +62,7 @@ class DebugRoutes:
         """Add the routes."""
         add = partial(router.add, style=Style.PLAIN)
         add("GET", "/debug/pprof/", lambda _: Response.text(_INDEX))
-        add("GET", "/debug/pprof/cmdline", lambda _: Response.text("\0".join(sys.orig_argv)))
+        add("GET", "/debug/pprof/cmdline", lambda _: Response.text(describe_command_line()))
         add("GET", "/debug/pprof/profile", self._profile)
         add("GET", "/debug/pprof/heap", self._heap)
         add("GET", "/debug/pprof/goroutine", lambda _: Response.text(describe_stacks()))
@@ -157,6 +165,11 @@ def describe_stacks() -> str:
         out.write("".join(traceback.format_stack(frame)))
         out.write("\n")
     return out.getvalue()
+
+
+def describe_command_line() -> str:
+    """Return the arguments, without the passwords that they may hold."""
+    return "\0".join(map(redact, sys.orig_argv))
 
 
 def describe_threads() -> str:
