@@ -64,7 +64,7 @@ def make_before_hook(node: Node) -> BeforeHook | None:
     if options.tls_required is TLSRequired.EVERYWHERE:
         checks.append(refuse_plain_http(node.https_port))
     if options.http_auth_token_file:
-        guarded_paths = (*LEGACY_PATHS, *PeekRoutes.PATHS)
+        guarded_paths = (*LEGACY_PATHS, *PeekRoutes.PATHS, *DebugRoutes.PATHS)
         token = BearerToken(options.http_auth_token_file, guarded_paths=guarded_paths)
         checks.append(token.check)
     if not checks:
