@@ -34,9 +34,18 @@ class Daemon:
             inactive_producer_timeout_s=options.inactive_producer_timeout_s,
             tombstone_lifetime_s=options.tombstone_lifetime_s,
         )
-        self._peer_server = PeerServer(registry, clock=clock, command_timeout_s=command_timeout_s)
+        self._peer_server = PeerServer(
+            registry,
+            clock=clock,
+            command_timeout_s=command_timeout_s,
+            max_connections=options.max_connections,
+        )
         api = HttpApi(registry, self._peer_server, clock=clock)
-        self._http_server = HttpServer(api.router, on_request=api.on_request)
+        self._http_server = HttpServer(
+            api.router,
+            on_request=api.on_request,
+            max_connections=options.max_connections or None,
+        )
         self._listeners: list[socket.socket] = []
         self._is_stopping = asyncio.Event()
         self._exit_code = 0

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from nsqd import flags
-from nsqd.flags import BOOL, DURATION, TEXT, OptionsError, flag
+from nsqd.flags import BOOL, DURATION, INT, TEXT, OptionsError, flag
 from nsqd.logs import LOG_LEVEL, LogLevel
 from nsqd.transport.listen import split_address
 
@@ -70,6 +70,15 @@ class Options:
         DURATION,
         "time for which a tombstoned producer stays hidden",
         minimum=0,
+    )
+
+    max_connections: int = flag(
+        "max-connections",
+        0,
+        INT,
+        "connections at a time, each for TCP and HTTP; 0 is no limit",
+        minimum=0,
+        heading="Extensions (not in NSQ)",
     )
 
     @classmethod

@@ -3,7 +3,7 @@
 `PeerServer` owns the set of connections, each `PeerConnection` its parser
 and its peer in the registry. As in the Go nsqlookupd, a peer may be silent for as long as it likes:
 dead ones are found by TCP keep-alive and hidden by the registry meanwhile. Only a command that has
-begun must end in time.
+begun must end in time, and replies must be read.
 """
 
 import asyncio
@@ -53,8 +53,11 @@ class PeerServer:
         *,
         clock: Callable[[], float],
         command_timeout_s: float = COMMAND_TIMEOUT_S,
+        max_connections: int = 0,
     ) -> None:
+        """Args: max_connections: further ones are closed at once; 0 is no limit."""
         self.registry = registry
+        self.max_connections = max_connections
         self.clock = clock
         self.command_timeout_s = command_timeout_s
         self.connections: set[PeerConnection] = set()
@@ -93,7 +96,9 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._peer: Peer | None = None
         self._remote_address = ""
         self._transport: asyncio.Transport | None = None
-        # Runs while the peer owes the rest of a command, or has yet to read our last reply.
+        # Whether the peer leaves replies unread.
+        self._is_deaf = False
+        # Runs while the peer owes the rest of a command, or has yet to read our replies.
         self._timer: asyncio.TimerHandle | None = None
         # A log call that is filtered out still costs as much as a REGISTER.
         self._is_debug = logger.isEnabledFor(logging.DEBUG)
@@ -104,8 +109,13 @@ class PeerConnection(asyncio.BufferedProtocol):
         # uvloop's transports have the methods of asyncio's, but not their classes.
         self._transport = cast(asyncio.Transport, transport)
         self._remote_address = format_address(transport.get_extra_info("peername"))
-        self._server.connections.add(self)
+        connections = self._server.connections
+        connections.add(self)
         self._server.accepted_count += 1
+        if 0 < self._server.max_connections < len(connections):
+            logger.warning("TCP: too many connections, refusing %s", self._remote_address)
+            self.abort()
+            return
         _keep_alive(transport.get_extra_info("socket"))
         self._watch(has_progress=True)
         logger.info("TCP: new client(%s)", self._remote_address)
@@ -122,7 +132,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         except FatalClientError as caught:
             error = caught
         self._reply(replies, error)
-        if error is None:
+        if error is None and not self._is_deaf:
             self._watch(has_progress=bool(replies))
 
     def eof_received(self) -> bool:
@@ -137,12 +147,18 @@ class PeerConnection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         # A peer that does not read its replies may not ask for more of them.
         assert self._transport is not None
+        self._is_deaf = True
         self._transport.pause_reading()
+        if not self._transport.is_closing():
+            self._start_timer(self._time_out_deaf)
 
     def resume_writing(self) -> None:
         assert self._transport is not None
+        self._is_deaf = False
         if not self._transport.is_closing():
             self._transport.resume_reading()
+            self._stop_timer()
+            self._watch(has_progress=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.connections.discard(self)
@@ -215,8 +231,17 @@ class PeerConnection(asyncio.BufferedProtocol):
         if self._timer is not None and (has_progress or not self._parser.is_mid_command):
             self._stop_timer()
         if self._timer is None and self._parser.is_mid_command:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._server.command_timeout_s, self._time_out)
+            self._start_timer(self._time_out)
+
+    def _start_timer(self, callback: Callable[[], None]) -> None:
+        self._stop_timer()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._server.command_timeout_s, callback)
+
+    def _time_out_deaf(self) -> None:
+        self._timer = None
+        logger.warning("CLIENT(%s): does not read its replies", self._remote_address)
+        self.abort()
 
     def _time_out(self) -> None:
         self._timer = None
