@@ -67,6 +67,11 @@ def metadata_path(directory: str, name: str) -> str:
     return f"{directory}/{name}.diskqueue.meta.dat"
 
 
+def due_path(directory: str, name: str) -> str:
+    """The path of the log of due times, which nsqd keeps beside the queue."""
+    return f"{directory}/{name}.diskqueue.due"
+
+
 def quarantine_path(path: str) -> str:
     """The name a damaged segment gets: `.bad`, or `.bad.1` and so on if an older one has it.
 

@@ -57,7 +57,7 @@ from diskqueue.segment import (
     PREFIX_BYTES,
     Limits,
 )
-from diskqueue.sync_job import FsyncTarget, SyncJob
+from diskqueue.sync_job import FsyncTarget, SyncJob, remove_queue
 from diskqueue.window import Run, Window
 from diskqueue.writer import Writer
 
@@ -190,6 +190,36 @@ class DiskQueue:
         self._writer.append(data, lengths)
         self._unread_count += len(lengths)
         self._append_count += len(lengths)
+
+    def undo_append(self, lengths: Sequence[int]) -> None:
+        """Takes back the last append, and the `advance` over exactly its records if there was one.
+
+        Between the two calls nothing may be read, and no sync prepared. The ordinals are handed out
+        again. If the file cannot be cut back, that is logged, and the records may be delivered
+        after a crash.
+
+        Args:
+            lengths: as given to `append`.
+
+        Raises:
+            QueueClosedError: the queue is closed.
+        """
+        if not self._is_open:
+            raise QueueClosedError
+        if not lengths:
+            return
+        job_count = 0 if self._job is None else self._job.append_count
+        self._append_count -= len(lengths)
+        assert self._append_count >= job_count, "a sync was prepared after the append"
+        reader = self._reader
+        segment = self._writer.undo_append(sum(lengths))
+        if (reader.segment.number, reader.position) > (segment.number, segment.end):
+            self._window.remove_last(len(lengths))
+            if reader.segment is not segment:
+                reader.enter(segment)
+            reader.position = segment.end
+        else:
+            self._unread_count -= len(lengths)
 
     def _reject(self, lengths: Sequence[int]) -> None:
         minimum, maximum = self._limits.min_record_bytes, self._max_append_bytes
@@ -505,31 +535,9 @@ class DiskQueue:
             self._unread_count = 0
             self._append_count = self._commit_count = 0
             self._durable_text = None
-            self._remove_files(segments)
-
-    def _remove_files(self, segments: list[SegmentState]) -> None:
-        """Removes segments from the oldest on, then the metadata that leads to them."""
-        failure: OSError | None = None
-        for segment in segments:
-            path = self._writer.path_of(segment)
-            try:
-                if segment.damage is not None:
-                    os.rename(path, layout.quarantine_path(path))
-                else:
-                    os.unlink(path)
-            except FileNotFoundError:
-                pass
-            except OSError as error:
-                failure = failure or error
-        try:
-            os.unlink(layout.metadata_path(self._directory, self.name))
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            failure = failure or error
-        if failure is not None:
-            raise failure
-        layout.fsync_directory(self._directory)
+            metadata_path = layout.metadata_path(self._directory, self.name)
+            paths = [(segment, self._writer.path_of(segment)) for segment in segments]
+            remove_queue(self._directory, paths, metadata_path)
 
     def close(self) -> None:
         """Makes everything durable, leaves exact metadata, and closes the files.

@@ -102,3 +102,33 @@ def _fsync_segment(target: FsyncTarget) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def remove_queue(
+    directory: str, segments: list[tuple[SegmentState, str]], metadata_path: str
+) -> None:
+    """Removes all files of a queue: segments from the oldest on, then what leads to them.
+
+    Raises:
+        OSError: a file could not be removed; all others were.
+    """
+    failure: OSError | None = None
+    for segment, path in segments:
+        try:
+            if segment.damage is not None:
+                os.rename(path, layout.quarantine_path(path))
+            else:
+                os.unlink(path)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            failure = failure or error
+    try:
+        os.unlink(metadata_path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        failure = failure or error
+    if failure is not None:
+        raise failure
+    layout.fsync_directory(directory)

@@ -54,6 +54,11 @@ class Run:
             return self.origin + sum(self.numbers[:index])
         return self.origin + self.numbers[index]
 
+    def remove_last(self, count: int) -> None:
+        """Takes back the last records, but not all."""
+        self.count -= count
+        del self.numbers[self.count :]
+
 
 class Window:
     """The records that were read and, from the lowest one on, are not all finished."""
@@ -107,6 +112,18 @@ class Window:
         while runs[0].first + runs[0].count <= ordinal:
             runs.popleft()
         return runs[0].segment, runs[0].position_of(ordinal)
+
+    def remove_last(self, count: int) -> None:
+        """Takes back the records that were read last; their ordinals will be handed out again."""
+        assert count <= len(self._done), "the records are not in the window any more"
+        self.next_ordinal -= count
+        del self._done[len(self._done) - count :]
+        self._low = min(self._low, len(self._done))
+        runs = self._runs
+        while count > 0 and runs[-1].count <= count:
+            count -= runs.pop().count
+        if count > 0:
+            runs[-1].remove_last(count)
 
     def clear(self) -> None:
         """Voids everything outstanding; later commits of it are ignored."""

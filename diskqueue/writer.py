@@ -9,6 +9,7 @@ import logging
 import os
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
 from diskqueue import layout
@@ -21,6 +22,19 @@ _MAX_HELD_FDS = 8
 # Known starts of records in the segment being written: at least this far apart, at most so many.
 _MARK_GAP_BYTES = 4096
 _MAX_MARKS = 256
+
+
+@dataclass(slots=True)
+class _Crossing:
+    """An append that went into more than one segment, and what was before it."""
+
+    segment: SegmentState
+    end: int
+    marks: list[int]
+    mark_gap_bytes: int
+    created: list[SegmentState]
+    # Where the last one ended: no longer true once there was another append.
+    created_end: int
 
 
 class Writer:
@@ -47,6 +61,7 @@ class Writer:
         # Offsets where this process began an append: from these a reader can go on after damage.
         self._marks = [segment.end]
         self._mark_gap_bytes = _MARK_GAP_BYTES
+        self._crossing: _Crossing | None = None
 
     def append(self, data: bytes, lengths: Sequence[int]) -> None:
         """Appends whole records, with one write unless they need more than one segment.
@@ -90,6 +105,10 @@ class Writer:
                 with contextlib.suppress(OSError):
                     os.unlink(self.path_of(segment))
             raise
+        if created:
+            self._crossing = _Crossing(
+                current, current.end, self._marks, self._mark_gap_bytes, created, created[-1].end
+            )
         if head_bytes:
             current.end += head_bytes
             self._mark_dirty(current)
@@ -130,6 +149,87 @@ class Writer:
                 return sizes
             done = end
             used = 0
+
+    def undo_append(self, size_bytes: int) -> SegmentState:
+        """Takes back the last append; with the files it made, so that a crash does not deliver it.
+
+        If a file can neither be cut back nor removed, that is logged and the positions are moved
+        all the same. Nothing is written behind what is left there. Returns the segment that was
+        the current one before the append.
+        """
+        crossing = self._crossing
+        if (
+            crossing is not None
+            and crossing.created[-1] is self.segment
+            and crossing.created_end == self.segment.end
+        ):
+            self._undo_crossing(crossing)
+            return crossing.segment
+        segment = self.segment
+        assert size_bytes <= segment.end, "the last append was not of this size"
+        segment.end -= size_bytes
+        self._cut_back()
+        return segment
+
+    def _undo_crossing(self, crossing: _Crossing) -> None:
+        segment = crossing.segment
+        is_cut = segment.end == crossing.end
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd, segment.fd = segment.fd, -1
+        self.segment = segment
+        self._marks, self._mark_gap_bytes = crossing.marks, crossing.mark_gap_bytes
+        self._crossing = None
+        segment.next = None
+        segment.end = crossing.end
+        # From the last one on, so that a crash in between leaves the beginning of the append.
+        for created in reversed(crossing.created):
+            self.release(created)
+            self._remove(self.path_of(created))
+        if not is_cut:
+            self._cut_back()
+
+    def _cut_back(self) -> None:
+        """Makes the file of the current segment end where the segment does."""
+        segment = self.segment
+        if segment.end == 0:
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
+            self.release(segment)
+            if self._remove(self.path_of(segment)):
+                segment.exists = False
+                return
+        else:
+            try:
+                if self._fd < 0:
+                    self._fd = self._open(segment)
+                os.ftruncate(self._fd, segment.end)
+            except OSError as error:
+                self._tell_left_behind(self.path_of(segment), error)
+            else:
+                return
+        # A shorter append here would leave the rest of the old one behind it, not at a boundary.
+        self._succeed(SegmentState(segment.number + 1))
+
+    def _remove(self, path: str) -> bool:
+        """Removes a file whose records must not come back; says whether it is gone."""
+        try:
+            os.unlink(path)
+        except OSError as error:
+            try:
+                os.truncate(path, 0)
+            except OSError:
+                self._tell_left_behind(path, error)
+            return False
+        return True
+
+    def _tell_left_behind(self, path: str, error: OSError) -> None:
+        self._logger.error(
+            "diskqueue append not undone, its records may come after a crash file=%s error=%s",
+            path,
+            error,
+        )
 
     def start_new_segment(self) -> None:
         """Makes later appends go into a new segment, unless the current one is empty."""

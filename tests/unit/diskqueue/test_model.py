@@ -107,6 +107,14 @@ class QueueMachine(RuleBasedStateMachine):
             return
         self.records += payloads
 
+    @rule(sizes=SIZES, is_advanced=st.booleans())
+    def append_and_undo(self, sizes: list[int], is_advanced: bool) -> None:  # noqa: FBT001
+        data, lengths = frame_all(self.make_payloads(sizes))
+        self.queue.append(data, lengths)
+        if is_advanced and self.read_count == len(self.records):
+            assert self.queue.advance(lengths) == self.read_count + self.ordinal_shift
+        self.queue.undo_append(lengths)
+
     @rule(max_records=st.integers(1, 15), max_bytes=st.integers(1, 400))
     def read(self, max_records: int, max_bytes: int) -> None:
         batch = self.queue.read(max_records, max_bytes)
