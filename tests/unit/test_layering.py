@@ -32,7 +32,13 @@ class Layer:
 
 
 IO = ("asyncio", "socket", "ssl", "selectors", "socketserver", "http", "urllib.request")
-CONFIGURATION = ("nsqd.flags", "nsqd.flag_kinds", "nsqd.logs", "nsqd.options")
+CONFIGURATION = (
+    "nsqd.flags",
+    "nsqd.flag_kinds",
+    "nsqd.logs",
+    "nsqd.option_kinds",
+    "nsqd.options",
+)
 LOOKUPD = (
     "lookupd",
     "nsqd.protocol",
@@ -53,6 +59,7 @@ LAYERS = {
     "nsqd.flags": Layer(CONFIGURATION, forbidden=IO),
     "nsqd.flag_kinds": Layer(CONFIGURATION, forbidden=IO),
     "nsqd.logs": Layer(CONFIGURATION, forbidden=IO),
+    "nsqd.option_kinds": Layer(CONFIGURATION, forbidden=("asyncio",)),
     "nsqd.options": Layer(CONFIGURATION, forbidden=("asyncio",)),
     "nsqd.protocol": Layer(
         ("nsqd.protocol", "diskqueue.envelope"),
