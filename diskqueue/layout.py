@@ -5,6 +5,12 @@
     NAME.diskqueue.meta.dat                  the positions, see Metadata
     NAME.diskqueue.meta.dat.<random>.tmp     a metadata file that was being written
 
+go-diskqueue ignores these, which are ours alone and may be missing:
+
+    NAME.diskqueue.finished                  finished records behind the read position, see finished
+    NAME.diskqueue.finished.<random>.tmp     the same while it is being written
+    NAME.diskqueue.due                       when deferred messages are due; the broker's
+
 NAME is a topic, or `topic:channel`. Functions here hold no state. Paths are plain strings, since a
 broker opens thousands of queues, and are never used as format strings: `%` may be part of one.
 """
@@ -21,7 +27,8 @@ FILE_MODE = 0o600
 
 _FILE_NAME = re.compile(
     r"(?P<name>.+)\.diskqueue\."
-    r"(?:(?P<number>\d{6,})\.dat(?P<bad>\.bad(?:\.\d+)?)?|meta\.dat(?P<temporary>\.\d+\.tmp)?)",
+    r"(?:(?P<number>\d{6,})\.dat(?P<bad>\.bad(?:\.\d+)?)?"
+    r"|(?P<kind>meta\.dat|finished|due)(?P<temporary>\.\d+\.tmp)?)",
     re.DOTALL,
 )
 # Nineteen digits hold every int64, which is what go-diskqueue scans.
@@ -52,6 +59,8 @@ class QueueFiles:
 
     name: str
     has_metadata: bool = False
+    has_finished: bool = False
+    has_due: bool = False
     segments: dict[int, int] = field(default_factory=dict)  # number -> size in bytes
     bad_files: list[str] = field(default_factory=list)
     temporary_files: list[str] = field(default_factory=list)
@@ -69,6 +78,16 @@ def metadata_path(directory: str, name: str) -> str:
 
 def due_path(directory: str, name: str) -> str:
     """The path of the log of due times, which nsqd keeps beside the queue."""
+    return f"{directory}/{name}.diskqueue.due"
+
+
+def finished_path(directory: str, name: str) -> str:
+    """The path of the file of finished records behind the read position."""
+    return f"{directory}/{name}.diskqueue.finished"
+
+
+def due_path(directory: str, name: str) -> str:
+    """The path of the file of due times, which the broker keeps."""
     return f"{directory}/{name}.diskqueue.due"
 
 
@@ -143,6 +162,10 @@ def _add_file(files: QueueFiles, match: re.Match[str], path: str) -> None:
             files.segments[int(match["number"])] = size
     elif match["temporary"]:
         files.temporary_files.append(path)
+    elif match["kind"] == "finished":
+        files.has_finished = True
+    elif match["kind"] == "due":
+        files.has_due = True
     else:
         files.has_metadata = True
 

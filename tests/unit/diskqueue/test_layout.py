@@ -18,6 +18,8 @@ def test_names_of_files() -> None:
     assert layout.segment_path("d", "t", 0) == "d/t.diskqueue.000000.dat"
     assert layout.segment_path("d", "t:c", 1234567) == "d/t:c.diskqueue.1234567.dat"
     assert layout.metadata_path("d", "t") == "d/t.diskqueue.meta.dat"
+    assert layout.finished_path("d", "t:c") == "d/t:c.diskqueue.finished"
+    assert layout.due_path("d", "t:c") == "d/t:c.diskqueue.due"
 
 
 @given(NUMBERS, NUMBERS, NUMBERS, NUMBERS, st.integers(-(2**62), 2**62))
@@ -90,6 +92,9 @@ def test_queues_of_a_directory_are_listed(tmp_path: Path) -> None:
         "b.diskqueue.000002.dat.bad.1": 1,
         "b.diskqueue.meta.dat": 9,
         "b.diskqueue.meta.dat.77.tmp": 2,
+        "b.diskqueue.finished": 2,
+        "b.diskqueue.finished.5.tmp": 2,
+        "b.diskqueue.due": 2,
         "b:c.diskqueue.000000.dat": 4,
         "nsqd.dat": 7,
         "b.diskqueue.000003.dat.bad.salvaged": 7,
@@ -106,8 +111,11 @@ def test_queues_of_a_directory_are_listed(tmp_path: Path) -> None:
         "b.diskqueue.000002.dat.bad",
         "b.diskqueue.000002.dat.bad.1",
     ]
-    assert len(files.temporary_files) == 1
-    assert not queues["b:c"].has_metadata
+    assert len(files.temporary_files) == 2
+    assert files.has_finished
+    assert files.has_due
+    other = queues["b:c"]
+    assert (other.has_metadata, other.has_finished, other.has_due) == (False, False, False)
     assert layout.find_queue_files(str(tmp_path), "b").segments == files.segments
 
 
