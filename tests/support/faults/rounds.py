@@ -1,0 +1,347 @@
+"""Rounds: a fresh directory, a daemon that is killed, cut off or stopped, and what must be left.
+
+Each scenario is a function of one `Round`. A round that fails says which seed makes it again.
+"""
+
+import asyncio
+import random
+import shutil
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.support.faults.drain import check_directory, compare, drain
+from tests.support.faults.fork_server import ForkServer
+from tests.support.faults.journal import Record, read_journal
+from tests.support.faults.ledger import Expectation, Ledger
+from tests.support.faults.nsqd_process import NsqdProcess, StartFailedError
+from tests.support.faults.power_cut import PowerCut, SendIndex
+from tests.support.faults.workload import Mix, Workload
+
+SYNC_TIMEOUT_S = 0.05
+# When all is quiet, a sync begins after the timeout and ends long before this.
+SYNC_SLACK_S = 0.3
+# Under load a sync may be late; what was acknowledged this long ago must be durable.
+LAZY_SLACK_S = 1.0
+_LOG_TAIL_CHARS = 3000
+
+# What a daemon without a memory queue does to its disk; each can be killed before and after.
+FAILPOINTS = (
+    *(
+        f"{action}:{place}"
+        for place in (
+            *("create:segment", "write:segment", "fsync:segment", "unlink:segment"),
+            *("create:meta", "write:meta", "fsync:meta", "rename:meta"),
+            *("create:nsqd", "write:nsqd", "fsync:nsqd", "rename:nsqd"),
+            *("fsync:directory", "unlink:meta", "send:ok"),
+        )
+        for action in ("before", "after")
+    ),
+    *("tear:write:segment", "tear:write:meta", "tear:write:nsqd"),
+)
+
+
+class RoundFailedError(AssertionError):
+    """A promise was broken; the text says which, and how to see it again."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was done so far."""
+
+    rounds: int = 0
+    messages: int = 0  # acknowledged
+    kills: int = 0
+    failpoints: int = 0  # of the kills, those at a named operation
+    cuts: int = 0
+    stops: int = 0
+    errors: int = 0  # disks that failed for some time
+
+    def __str__(self) -> str:
+        return (
+            f"rounds={self.rounds} messages={self.messages} kills={self.kills}"
+            f" failpoints={self.failpoints} cuts={self.cuts} stops={self.stops}"
+            f" disk_errors={self.errors}"
+        )
+
+
+@dataclass(slots=True)
+class Round:
+    """One run of a scenario."""
+
+    server: ForkServer
+    directory: Path
+    seed: str
+    tally: Tally = field(default_factory=Tally)
+    mix: Mix = field(default_factory=Mix)
+    plan: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    chance: random.Random = field(init=False)
+    process: NsqdProcess = field(init=False)
+    ledger: Ledger = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.chance = random.Random(self.seed)
+
+    def prepare(self, *flags: str) -> None:
+        """Choose the flags, and know the process that is not started yet."""
+        chance = self.chance
+        self.flags = (
+            f"--max-bytes-per-file={chance.choice((300, 1000, 5000, 100_000))}",
+            f"--sync-timeout={SYNC_TIMEOUT_S}s",
+            "--msg-timeout=250ms",
+            *self.flags,
+            *flags,
+        )
+        self.process = NsqdProcess(self.server, self.directory / "first", self.flags)
+        self.ledger = Ledger(lambda: self.process.journal_size)
+
+    @property
+    def duration_s(self) -> float:
+        """How long clients work before the next end."""
+        return self.chance.choice((0.03, 0.1, 0.3, 0.5)) * (0.5 + self.chance.random())
+
+    async def begin_life(self, **options: object) -> Workload:
+        """Start the daemon, with clients that are ready."""
+        await self.process.start(**options)
+        workload = Workload(self.process, self.ledger, self.chance, self.mix)
+        await workload.prepare()
+        return workload
+
+    async def kill(self, workload: Workload | None) -> Expectation:
+        """Kill the daemon, if it has not been killed, and say what must be left."""
+        if self.process.exit_code is None:
+            await self.process.kill()
+        elif self.process.exit_code != -9:
+            self.fail([f"nsqd ended by itself with code {self.process.exit_code}"])
+        else:
+            self.tally.failpoints += 1
+        if workload is not None:
+            await workload.finish()
+        self.tally.kills += 1
+        self.check()
+        return self.ledger.expect()
+
+    def check(self) -> None:
+        """`diskqueue check` must find no damage."""
+        code, output = check_directory(self.process.data_path)
+        if code != 0:
+            self.fail([f"diskqueue check ended with {code}", output])
+
+    async def verify(
+        self,
+        process: NsqdProcess,
+        expected: Expectation,
+        *,
+        are_doubles_allowed: bool = True,
+        are_blanks_allowed: bool = False,
+    ) -> None:
+        """Start the daemon once more and take everything out; `compare` knows the options."""
+        try:
+            await process.start(flags=("--msg-timeout=60s",))
+        except StartFailedError as error:
+            self.fail([f"nsqd does not start again: {error}"], process)
+        drained = await drain(process, self.ledger.topics)
+        problems = compare(
+            drained,
+            expected,
+            are_doubles_allowed=are_doubles_allowed,
+            are_blanks_allowed=are_blanks_allowed,
+        )
+        code = await process.stop()
+        if code != 0:
+            problems.append(f"nsqd ended with code {code} after the drain")
+        if problems:
+            self.fail(problems, process)
+
+    def count(self) -> None:
+        """Add what was acknowledged to the tally."""
+        self.tally.messages += sum(sent.is_acknowledged for sent in self.ledger.messages.values())
+
+    def fail(self, problems: list[str], process: NsqdProcess | None = None) -> None:
+        """Tell what is wrong.
+
+        Raises:
+            RoundFailedError: always.
+        """
+        log = (process or self.process).log[-_LOG_TAIL_CHARS:]
+        lines = [
+            f"round {self.seed} failed",
+            *problems,
+            f"flags: {' '.join(self.flags)}",
+            f"plan: {' '.join(self.plan) or 'none'}",
+            f"again: make soak SEED={self.seed}",
+            f"files: {(process or self.process).data_path}",
+            f"log of nsqd, its end:\n{log}",
+        ]
+        raise RoundFailedError("\n".join(lines))
+
+
+# --- kills
+
+
+async def kill_without_memory_queue(game: Round) -> None:
+    """SIGKILL at any moment, some lives in a row: all that was acknowledged is there."""
+    chance = game.chance
+    game.prepare("--mem-queue-size=0", f"--sync-every={chance.choice((1, 5, 50, 2500))}")
+    for life in range(chance.randint(1, 3)):
+        workload = await game.begin_life(is_on_stock_loop=chance.random() < 0.3)
+        if life == 0 and chance.random() < 0.3:
+            await _sync_in_between(workload)
+            workload = Workload(game.process, game.ledger, chance, game.mix)
+        await workload.run(game.duration_s)
+        expected = await game.kill(workload)
+        game.count()
+        game.ledger.carry_on(expected)
+    await game.verify(game.process, game.ledger.expect())
+
+
+async def _sync_in_between(workload: Workload) -> None:
+    """Give the finished messages the time to be finished for good."""
+    await workload.run(0.2, is_stopped_gently=True)
+    await asyncio.sleep(SYNC_TIMEOUT_S + SYNC_SLACK_S)
+    workload.note_synced()
+
+
+async def kill_at_failpoint(game: Round) -> None:
+    """SIGKILL before or after a named operation, at the start of the daemon too."""
+    chance = game.chance
+    game.prepare("--mem-queue-size=0", f"--sync-every={chance.choice((1, 5, 50))}")
+    if not game.plan:
+        number = chance.choice((1, 1, 2, 3, 5, 10, 30))
+        game.plan = (f"{chance.choice(FAILPOINTS)}:{number}",)
+    for _ in range(chance.randint(1, 2)):
+        workload = None
+        try:
+            workload = await game.begin_life(plan=game.plan)
+            await workload.run(0.5)
+        except (StartFailedError, ConnectionError, EOFError):
+            pass  # killed before it listened, or while the topics were made
+        expected = await game.kill(workload)
+        game.count()
+        game.ledger.carry_on(expected)
+    await game.verify(game.process, game.ledger.expect())
+
+
+async def kill_with_memory_queue(game: Round) -> None:
+    """SIGKILL with a memory queue: no more is lost than it holds, and what was out or deferred."""
+    size = game.chance.choice((1, 10, 100))
+    game.prepare(f"--mem-queue-size={size}")
+    workload = await game.begin_life()
+    await workload.run(game.duration_s)
+    expected = await game.kill(workload)
+    game.count()
+    for bodies in expected.required.values():
+        bodies.clear()
+    await game.verify(game.process, expected)
+
+
+async def stop_gracefully(game: Round) -> None:
+    """SIGTERM in the middle of everything, in any mode: all is there, once, with its attempts."""
+    chance = game.chance
+    game.prepare(f"--mem-queue-size={chance.choice((0, 0, 10, 10_000))}")
+    workload = await game.begin_life(is_on_stock_loop=chance.random() < 0.3)
+    is_gentle = chance.random() < 0.5
+    await workload.run(game.duration_s, is_stopped_gently=is_gentle)
+    workload.note_synced() if is_gentle else None
+    code = await game.process.stop()
+    if not is_gentle:
+        await workload.finish()
+    if code != 0:
+        game.fail([f"nsqd ended with code {code}"])
+    game.tally.stops += 1
+    game.count()
+    game.check()
+    expected = game.ledger.expect(is_graceful=True)
+    await game.verify(game.process, expected, are_doubles_allowed=False)
+
+
+# --- power cuts
+
+
+async def cut_with_sync_every_1(game: Round, cut_count: int = 4) -> None:
+    """The power fails with --sync-every=1: all that was acknowledged is there."""
+    game.prepare("--mem-queue-size=0", "--sync-every=1")
+    records = await _record_life(game)
+    sends = SendIndex(records)
+    for number, position in enumerate(_choose_cuts(game.chance, records, cut_count)):
+        expected = game.ledger.expect(position, sends)
+        await _cut(game, records, position, number, expected)
+
+
+async def cut_with_sync_timeout(game: Round, cut_count: int = 4) -> None:
+    """The power fails: all that was acknowledged sync-timeout ago, and a bit, is there."""
+    game.prepare("--mem-queue-size=0", f"--sync-every={game.chance.choice((20, 2500))}")
+    records = await _record_life(game, LAZY_SLACK_S)
+    sends = SendIndex(records)
+    for number, position in enumerate(_choose_cuts(game.chance, records, cut_count)):
+        moment_s = max(record.time_s for record in records if record.position < position)
+        due_s = moment_s - SYNC_TIMEOUT_S - LAZY_SLACK_S
+        due = max((record.position for record in records if record.time_s <= due_s), default=0)
+        expected = game.ledger.expect(position, sends, acked_before=due)
+        await _cut(game, records, position, number, expected)
+
+
+async def _record_life(game: Round, extra_s: float = 0.0) -> list[Record]:
+    """One life with a journal."""
+    workload = await game.begin_life(has_journal=True, plan=game.plan)
+    await workload.run(game.duration_s + extra_s)
+    if game.process.exit_code is not None:
+        game.fail([f"nsqd ended by itself with code {game.process.exit_code}"])
+    await game.process.kill()
+    await workload.finish()
+    game.count()
+    assert game.process.journal_path is not None
+    return list(read_journal(game.process.journal_path))
+
+
+def _choose_cuts(chance: random.Random, records: list[Record], count: int) -> list[int]:
+    """Positions to cut at: half of them anywhere, half right after something was told."""
+    sends = [index for index, record in enumerate(records) if record.name == "send"]
+    chosen = []
+    for number in range(count):
+        index = chance.choice(sends) if sends and number % 2 else chance.randrange(len(records))
+        chosen.append(records[min(index + 1, len(records) - 1)].position)
+    return chosen
+
+
+async def _cut(
+    game: Round, records: list[Record], position: int, number: int, expected: Expectation
+) -> None:
+    directory = game.directory / f"cut.{number}"
+    PowerCut(records, position).rebuild(directory / "data", game.chance)
+    process = NsqdProcess(game.server, directory, game.flags)
+    check_directory(process.data_path)  # may find damage, but must be able to say so
+    game.tally.cuts += 1
+    shutil.copytree(directory / "data", directory / "found")  # to look at if it fails
+    await game.verify(process, expected, are_blanks_allowed=True)
+
+
+Scenario = Callable[[Round], Awaitable[None]]
+
+SCENARIOS: dict[str, Scenario] = {
+    "kill": kill_without_memory_queue,
+    "failpoint": kill_at_failpoint,
+    "memory": kill_with_memory_queue,
+    "stop": stop_gracefully,
+    "cut": cut_with_sync_every_1,
+    "lazy": cut_with_sync_timeout,
+}
+
+
+async def play(
+    server: ForkServer,
+    directory: Path,
+    seed: str,
+    tally: Tally | None = None,
+    plan: tuple[str, ...] = (),
+) -> None:
+    """Play the round of a seed, `SCENARIO-NUMBER`; its files go if all is well.
+
+    Raises:
+        RoundFailedError: a promise was broken.
+    """
+    game = Round(server, directory / seed, seed, tally or Tally(), plan=plan)
+    game.tally.rounds += 1
+    await SCENARIOS[seed.partition("-")[0]](game)
+    shutil.rmtree(game.directory)
