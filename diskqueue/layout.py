@@ -76,18 +76,13 @@ def metadata_path(directory: str, name: str) -> str:
     return f"{directory}/{name}.diskqueue.meta.dat"
 
 
-def due_path(directory: str, name: str) -> str:
-    """The path of the log of due times, which nsqd keeps beside the queue."""
-    return f"{directory}/{name}.diskqueue.due"
-
-
 def finished_path(directory: str, name: str) -> str:
     """The path of the file of finished records behind the read position."""
     return f"{directory}/{name}.diskqueue.finished"
 
 
 def due_path(directory: str, name: str) -> str:
-    """The path of the file of due times, which the broker keeps."""
+    """The path of the log of due times, which nsqd keeps beside the queue."""
     return f"{directory}/{name}.diskqueue.due"
 
 
