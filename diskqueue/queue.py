@@ -104,6 +104,8 @@ class DiskQueue:
         self._logger = logger
         self._freed_bytes = max(_MIN_FREED_BYTES, max_bytes_per_file // _FREED_SHARE)
         self._is_open = True
+        # Set by an owner who is short of disk: the next sync gives up even a small segment.
+        self.wants_room = False
 
         found = recover(self._directory, name, self._limits, logger, files)
         # The oldest segment with a record that is not committed.
@@ -397,7 +399,9 @@ class DiskQueue:
             raise QueueClosedError
         if self._job is not None:
             return None
-        if with_metadata and self._writer.segment.end >= self._freed_bytes:
+        is_worth_freeing = self._writer.segment.end >= self._freed_bytes or self.wants_room
+        if with_metadata and is_worth_freeing:
+            self.wants_room = False
             self._free_if_consumed()
         job = self._make_job(with_metadata=with_metadata)
         if not job.targets and not job.removals:
@@ -492,6 +496,9 @@ class DiskQueue:
         while self._oldest is not segment:
             assert self._oldest.next is not None
             self._writer.release(self._oldest)
+            if self._reader.segment is self._oldest:
+                # It stands at the end. A file that is open takes room even when it is deleted.
+                self._reader.enter(self._oldest.next)
             if self._oldest.exists:
                 self._retired.append(self._oldest)
             self._oldest = self._oldest.next

@@ -11,15 +11,22 @@ The order of the steps makes a crash between any two of them harmless:
    be missing, while one before the new read position would be deleted at the next start;
 3. replace the metadata;
 4. delete the segments that the new metadata no longer needs.
+
+On a full disk step 3 has no room, and would never get any if it had to come before step 4: then
+the two change places. A crash in between leaves metadata that points to segments that are missing,
+and a start skips these.
 """
 
 import contextlib
+import errno
 import os
 import threading
 from dataclasses import dataclass, field
 
 from diskqueue import layout
 from diskqueue.recovery import SegmentState
+
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @dataclass(slots=True)
@@ -84,13 +91,23 @@ class SyncJob:
             if state.damage is not None:
                 with contextlib.suppress(FileNotFoundError):
                     os.rename(path, layout.quarantine_path(path))
-        layout.write_atomically(self.metadata_path, self.text)
-        for state, path in removals:
-            if state.damage is None:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(path)
+        consumed = [path for state, path in removals if state.damage is None]
+        try:
+            layout.write_atomically(self.metadata_path, self.text)
+        except OSError as error:
+            if error.errno not in _NO_ROOM or not consumed:
+                raise
+            _unlink_all(consumed)
+            layout.write_atomically(self.metadata_path, self.text)
+        _unlink_all(consumed)
         if removals:
             layout.fsync_directory(self.directory)
+
+
+def _unlink_all(paths: list[str]) -> None:
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
 
 
 def _fsync_segment(target: FsyncTarget) -> None:

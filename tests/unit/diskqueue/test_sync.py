@@ -1,7 +1,9 @@
 """Syncs in two halves, with another thread or an error in between."""
 
+import contextlib
 import errno
 import os
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +34,14 @@ def open_queue(directory: Path, max_bytes_per_file: int = 3 * RECORD_BYTES) -> D
 
 def open_fd_count() -> int:
     return len(os.listdir("/proc/self/fd"))
+
+
+def open_files() -> list[str]:
+    targets = []
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            targets.append(os.readlink(f"/proc/self/fd/{fd}"))
+    return targets
 
 
 def fail_with_io_error(*arguments: object) -> None:
@@ -381,11 +391,11 @@ def test_failed_metadata_deletes_nothing_and_is_tried_again(
     queue.commit(range(4))
 
     def fail(source: str, target: str) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", fail)
-        with pytest.raises(OSError, match="No space"):
+        with pytest.raises(OSError, match="Input/output"):
             queue.sync()
         assert names(tmp_path) == ["000000.dat", "000001.dat"]
         assert queue.unsynced_count == 8
@@ -395,6 +405,50 @@ def test_failed_metadata_deletes_nothing_and_is_tried_again(
     queue.sync()
     assert names(tmp_path) == ["000001.dat", "meta.dat"]
     assert (queue.segment_count, queue.unsynced_count) == (1, 0)
+
+
+def test_a_full_disk_is_relieved_of_consumed_segments_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The metadata finds room only where a segment was, and a crash in between loses nothing."""
+    queue = open_queue(tmp_path)
+    queue.put([payload(number) for number in range(4)])
+    queue.sync()
+    drain(queue)
+    queue.commit(range(3))
+    replace = os.replace
+
+    def need_room(source: str, target: str) -> None:
+        if "000000.dat" in names(tmp_path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        crashed = tmp_path.parent / "crashed"
+        shutil.copytree(tmp_path, crashed)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", need_room)
+    queue.sync()
+
+    assert names(tmp_path) == ["000001.dat", "meta.dat"]
+    after_crash = open_queue(tmp_path.parent / "crashed")
+    assert payload(3) in drain(after_crash)
+
+
+def test_a_queue_gives_up_a_small_consumed_segment_if_room_is_wanted(tmp_path: Path) -> None:
+    queue = open_queue(tmp_path)
+    queue.put([payload(0)])
+    drain(queue)
+    queue.commit([0])
+    queue.sync()
+    assert names(tmp_path) == ["000000.dat", "meta.dat"]
+
+    queue.wants_room = True
+    queue.sync()
+
+    assert names(tmp_path) == ["meta.dat"]
+    held = [target for target in open_files() if target.startswith(str(tmp_path))]
+    assert held == [], "deleted, but it would still take room"
+    queue.put([payload(1)])
+    assert drain(queue) == [payload(1)]
 
 
 def test_failed_deletion_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
