@@ -299,6 +299,8 @@ def _read_config(options: "type[DataclassInstance]", path: str) -> dict[str, obj
         raise ConfigError(f"failed to load config file {path} - {cause}") from error
     except ValueError as error:  # TOMLDecodeError, or bytes that are not UTF-8.
         raise ConfigError(f"failed to load config file {path} - {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"failed to load config file {path} - nested too deeply") from error
     return {
         field: _convert(declared, document[declared.toml_key])
         for field, declared in declared_flags(options).items()

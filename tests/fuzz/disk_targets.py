@@ -1,0 +1,171 @@
+"""What lies in the data path: segments and metadata of a queue, and nsqd.dat.
+
+An input for `queue` is the metadata's text, then the content of each segment, with MARK between.
+"""
+
+import logging
+import os
+import struct
+import tempfile
+from pathlib import Path
+
+from diskqueue import layout, segment
+from diskqueue.check import check_queue
+from diskqueue.errors import CorruptMetadataError, CorruptSegmentError
+from diskqueue.queue import DiskQueue
+from diskqueue.salvage import find_spans
+from nsqd.broker import metadata
+from nsqd.protocol.names import is_valid_topic_name
+
+MARK = b"\xff\xfe--MARK--"
+MAX_RECORD_BYTES = 1000
+MIN_RECORD_BYTES = 26
+MAX_SEGMENTS = 6
+LIMITS = segment.Limits(MIN_RECORD_BYTES, MAX_RECORD_BYTES)
+NEW_RECORD = b"n" * 40
+# Where files cost no disk.
+MEMORY = Path("/dev/shm")
+
+quiet = logging.getLogger("fuzz")
+quiet.propagate = False
+quiet.addHandler(logging.NullHandler())
+
+
+def make_directory() -> "tempfile.TemporaryDirectory[str]":
+    return tempfile.TemporaryDirectory(dir=MEMORY if os.access(MEMORY, os.W_OK) else None)
+
+
+def plain_walk(content: bytes, position: int = 0) -> list[bytes]:
+    """Return the records of a segment from a position on, up to the first that is none."""
+    found = []
+    while is_record(content, position):
+        (length,) = struct.unpack_from(">i", content, position)
+        found.append(content[position + 4 : position + 4 + length])
+        position += 4 + length
+    return found
+
+
+def is_record(content: bytes, position: int) -> bool:
+    """Whether a whole record is here: of a usual size, or one that ends where another begins."""
+    while True:
+        if position + 4 > len(content):
+            return False
+        (length,) = struct.unpack_from(">i", content, position)
+        end = position + 4 + length
+        if length < MIN_RECORD_BYTES or end > len(content):
+            return False
+        if length <= MAX_RECORD_BYTES or end == len(content):
+            return True
+        position = end
+
+
+def check_segment(data: bytes) -> None:
+    """All readers of one file find what the plain walk finds; salvaging leaves no byte out."""
+    with make_directory() as directory:
+        path = os.path.join(directory, "s")
+        Path(path).write_bytes(data)
+        expected = plain_walk(data)
+        found = []
+        position = 0
+        try:
+            for offset, payload in segment.iter_records(path, limits=LIMITS):
+                assert offset == position
+                position += 4 + len(payload)
+                found.append(payload)
+            end = len(data)
+        except CorruptSegmentError as error:
+            end = error.offset
+        assert position == end
+        assert found == expected
+        walk = segment.walk(path, limits=LIMITS)
+        assert (walk.record_count, walk.end) == (len(expected), position)
+        assert (walk.damage is None) == (position == len(data))
+    end = 0
+    for span in find_spans(data, MAX_RECORD_BYTES):
+        assert span.start == end < span.end
+        end = span.end
+        if span.is_kept:
+            assert struct.unpack_from(">i", data, span.start)[0] == span.end - span.start - 4
+    assert end == len(data)
+
+
+def check_queue_files(data: bytes) -> None:
+    """A queue gives the records of its files from the read position on, then works as any other."""
+    text, *segments = data.split(MARK)[: MAX_SEGMENTS + 1]
+    with make_directory() as directory:
+        if text:
+            Path(layout.metadata_path(directory, "t")).write_bytes(text)
+        for number, content in enumerate(segments):
+            Path(layout.segment_path(directory, "t", number)).write_bytes(content)
+        for files in layout.list_queues(directory).values():
+            check_queue(directory, files)
+        expected = expect_records(text, segments)
+
+        queue = open_queue(directory)
+        # Beyond a position that is no record's beginning nothing is promised but to be the walk's.
+        assert queue.peek(1 << 20, 1 << 20) == expected[: len(queue.peek(1 << 20, 1 << 20))]
+        assert consume(queue) == expected
+        queue.put([NEW_RECORD])
+        queue.sync()
+        queue.close()
+
+        again = open_queue(directory)
+        assert consume(again) == [NEW_RECORD]
+        again.close()
+
+
+def expect_records(text: bytes, segments: list[bytes]) -> list[bytes]:
+    """Return what the queue must deliver, by the rules of recovery."""
+    read_file = read_pos = 0
+    try:
+        found = layout.parse_metadata(text) if text else None
+    except CorruptMetadataError:
+        found = None
+    if found is not None and found.is_sane:
+        read_file, read_pos = found.read_file, found.read_pos
+    expected = []
+    for number, content in enumerate(segments):
+        if number >= read_file:
+            expected += plain_walk(content, read_pos if number == read_file else 0)
+    return expected
+
+
+def open_queue(directory: str) -> DiskQueue:
+    return DiskQueue(
+        directory, "t", max_bytes_per_file=4096, max_record_bytes=MAX_RECORD_BYTES, logger=quiet
+    )
+
+
+def consume(queue: DiskQueue) -> list[bytes]:
+    """Read and finish everything."""
+    payloads: list[bytes] = []
+    while (batch := queue.read(100, 1 << 16)) is not None:
+        assert len(batch) > 0
+        payloads += batch
+        queue.commit(range(batch.first, batch.first + len(batch)))
+    assert queue.depth == 0
+    queue.sync()
+    return payloads
+
+
+def check_nsqd_dat(data: bytes) -> None:
+    """nsqd.dat is understood or refused; what is written of it is read again as the same."""
+    try:
+        topics = metadata.decode(data)
+    except ValueError:
+        return
+    for topic in topics:
+        for name in (topic.name, *(f"{topic.name}:{channel.name}" for channel in topic.channels)):
+            if all(map(is_valid_topic_name, name.split(":", 1))):
+                path = layout.segment_path("/data", name, 0)
+                assert os.path.dirname(os.path.normpath(path)) == "/data"
+    assert metadata.decode(metadata.encode(topics, "1")) == topics
+
+
+def check_queue_metadata(data: bytes) -> None:
+    """A queue's metadata is understood or refused; what is understood can be written back."""
+    try:
+        found = layout.parse_metadata(data)
+    except CorruptMetadataError:
+        return
+    assert layout.parse_metadata(layout.format_metadata(found)) == found
