@@ -30,6 +30,8 @@ ARCHIVE_DIRECTORY = "archive"
 _MAX_METADATA_BYTES = 4096
 # A remote store answers in tens of milliseconds, and there may be thousands of queues.
 _REMOTE_THREADS = 16
+# Of the column segment, and of go-diskqueue.
+_MAX_SEGMENT = 2**63 - 1
 _BAD_SUFFIX = re.compile(r"\.bad(?:\.\d+)?\Z")
 
 
@@ -115,8 +117,8 @@ class Queue:
             return 0
         return min(size, metadata.write_pos) if number == metadata.write_file else size
 
-    def missing_segments(self) -> list[int]:
-        """Segments with unread records that are not there, by number (at most a thousand)."""
+    def missing_segments(self) -> list[range]:
+        """Segments with unread records that are not there, as ranges of numbers."""
         metadata = self.metadata
         if metadata is None:
             return []
@@ -125,16 +127,18 @@ class Queue:
             return []
         # At position 0 the last segment need not exist.
         stop = metadata.write_file + (metadata.write_pos > 0)
-        numbers = range(metadata.read_file, min(stop, metadata.read_file + 1000))
-        return [number for number in numbers if number not in self.sizes]
+        return find_gaps(self.sizes, metadata.read_file, stop)
 
     def problems(self) -> Iterator[Problem]:
         """What the listing and the metadata show to be wrong or worth knowing."""
         if self.metadata_fault is not None:
             name = os.path.basename(layout.metadata_path("", self.name))
             yield Problem("metadata", None, None, None, self.metadata_fault, name)
-        for number in self.missing_segments():
-            yield self._problem("missing", number, 0, None, "the segment is missing")
+        for gap in self.missing_segments():
+            reason = "the segment is missing"
+            if len(gap) > 1:
+                reason = f"segments {gap[0]} to {gap[-1]} are missing"
+            yield self._problem("missing", gap[0], 0, None, reason)
         metadata = self.metadata
         if metadata is None:
             return
@@ -156,6 +160,20 @@ class Queue:
         self, kind: str, number: int, offset: int, byte_count: int | None, reason: str
     ) -> Problem:
         return Problem(kind, number, offset, byte_count, reason, self.file_name(number))
+
+
+def find_gaps(numbers: Iterable[int], start: int, stop: int) -> list[range]:
+    """What is not among the numbers from start to, exclusively, stop.
+
+    Broken metadata may speak of billions of segments, so nothing here counts up to them.
+    """
+    gaps = []
+    expected = start
+    for number in (*sorted(each for each in numbers if start <= each < stop), stop):
+        if number > expected:
+            gaps.append(range(expected, number))
+        expected = number + 1
+    return gaps
 
 
 def find_queues(options: ReadOptions) -> list[Queue]:
@@ -274,12 +292,11 @@ class _Look:
             queue.sizes = {}
             queue.bad_files = {}
         for file_name, size in sorted(self._directory.list_files().items()):
-            bad = _BAD_SUFFIX.search(file_name)
-            parsed = layout.parse_segment_name(file_name[: bad.start()] if bad else file_name)
+            parsed = _parse_segment_name(file_name)
             if parsed is None or parsed[0] not in by_name:
                 continue
-            name, number = parsed
-            if bad:
+            name, number, is_bad = parsed
+            if is_bad:
                 by_name[name].bad_files[file_name] = number, size
             else:
                 by_name[name].sizes[number] = size
@@ -289,10 +306,25 @@ class _Look:
 
 def _queue_name(file_name: str) -> str | None:
     """The queue a segment, a quarantined segment or a metadata file belongs to."""
-    bad = _BAD_SUFFIX.search(file_name)
-    parsed = layout.parse_segment_name(file_name[: bad.start()] if bad else file_name)
+    parsed = _parse_segment_name(file_name)
     if parsed is not None:
         return parsed[0]
     # A metadata file has its queue's name in front of a fixed ending.
     ending = layout.metadata_path("", "")[1:]
     return (file_name.removesuffix(ending) or None) if file_name.endswith(ending) else None
+
+
+def _parse_segment_name(file_name: str) -> tuple[str, int, bool] | None:
+    """The queue and number of a segment, and whether it is quarantined.
+
+    None also for names that only look like it, such as one with more zeros than nsqd writes.
+    """
+    bad = _BAD_SUFFIX.search(file_name)
+    plain = file_name[: bad.start()] if bad else file_name
+    parsed = layout.parse_segment_name(plain)
+    if parsed is None:
+        return None
+    name, number = parsed
+    if number > _MAX_SEGMENT or os.path.basename(layout.segment_path("", name, number)) != plain:
+        return None
+    return name, number, bad is not None

@@ -4,6 +4,7 @@ A data directory is named by a plain path or by a URI. Names of queue files are 
 *inside* the file system, never to the URI: they may contain `#`, `%` and `:`.
 """
 
+import contextlib
 import fnmatch
 import mmap
 import os
@@ -53,8 +54,21 @@ class Directory:
         Raises:
             OSError: it does not exist or cannot be listed.
         """
+        if self.is_local:
+            return self._list_local_files()
         infos = self._filesystem.get_file_info(fs.FileSelector(self._path))
         return {info.base_name: info.size for info in infos if info.type == fs.FileType.File}
+
+    def _list_local_files(self) -> dict[str, int]:
+        """Python's own listing: Arrow's fails altogether at a name that is not UTF-8."""
+        sizes: dict[str, int] = {}
+        with os.scandir(self._path) as entries:
+            for entry in entries:
+                # A running nsqd may delete a file between the listing and this look at it.
+                with contextlib.suppress(FileNotFoundError):
+                    if _is_text(entry.name) and entry.is_file():
+                        sizes[entry.name] = entry.stat().st_size
+        return sizes
 
     def list_directories(self) -> list[str]:
         """The names of the directories in it, none if it does not exist.
@@ -62,6 +76,13 @@ class Directory:
         Raises:
             OSError: it cannot be listed.
         """
+        if self.is_local:
+            if not self.exists():
+                return []
+            with os.scandir(self._path) as entries:
+                return sorted(
+                    each.name for each in entries if _is_text(each.name) and each.is_dir()
+                )
         selector = fs.FileSelector(self._path, allow_not_found=True)
         infos = self._filesystem.get_file_info(selector)
         return sorted(info.base_name for info in infos if info.type == fs.FileType.Directory)
@@ -167,6 +188,15 @@ def _match_children(parent: str, pattern: str) -> list[str]:
         for name in directory.list_directories()
         if fnmatch.fnmatchcase(name, pattern) and not name.startswith(".")
     ]
+
+
+def _is_text(name: str) -> bool:
+    """Whether a file's name is UTF-8; nsqd makes no others."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @lru_cache(maxsize=64)

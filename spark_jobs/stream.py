@@ -24,6 +24,7 @@ fails and names it, unless failOnDataLoss=false. To see all traffic, let nsqd ke
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -36,7 +37,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from spark_jobs import plan
-from spark_jobs.catalog import Queue, find_queues
+from spark_jobs.catalog import Queue, find_gaps, find_queues
 from spark_jobs.held_segments import HeldSegments
 from spark_jobs.options import Origin, ReadOptions
 from spark_jobs.scan import (
@@ -247,27 +248,33 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             SegmentLostError: one of them is gone, and failOnDataLoss is true.
         """
-        directory, name = key
         sizes = queue.sizes if queue is not None else {}
-        for number in range(first.segment, last.segment + 1):
+        stop = last.segment + (last.offset > 0)
+        here = [number for number in sizes if first.segment <= number < stop]
+        gaps = find_gaps(here, first.segment, stop)
+        parts = [*gaps, *(range(each, each + 1) for each in here)]
+        for numbers in sorted(parts, key=attrgetter("start")):
+            number = numbers[0]
             start = first.offset if number == first.segment else 0
             if number == last.segment and start >= last.offset:
                 continue
-            size = sizes.get(number)
-            if queue is None or size is None:
+            if queue is None or number not in sizes:
                 # Nothing is lost if it ended where the stream stands.
-                if self._held.find_size(key, number) != start:
-                    self._report_gone(directory, name, number, start)
+                if len(numbers) > 1 or self._held.find_size(key, number) != start:
+                    self._report_gone(key, numbers, start)
                 continue
-            end = last.offset if number == last.segment else size
+            end = last.offset if number == last.segment else sizes[number]
             if start < end:
                 yield plan.make_slice(queue, number, start, end)
 
-    def _report_gone(self, directory: str, name: str, number: int, start: int) -> None:
+    def _report_gone(self, key: QueueKey, numbers: range, start: int) -> None:
+        directory, name = key
         text = (
-            f"segment {number} of queue {name} in {directory} was deleted before the stream had"
+            f"segment {numbers[0]} of queue {name} in {directory} was deleted before the stream had"
             f" read it from offset {start} on"
         )
+        if len(numbers) > 1:
+            text += f", and so was all up to segment {numbers[-1]}"
         if self._options.fails_on_data_loss:
             raise SegmentLostError(
                 f"{text}; set failOnDataLoss=false to go on without it, or let nsqd keep an archive"

@@ -1,5 +1,6 @@
 """Data directories made and read with `struct` alone: what the Spark source is compared with."""
 
+import re
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -8,6 +9,8 @@ from pathlib import Path
 HEADER = struct.Struct(">iqH16s")
 TIME_NS = 1_760_000_000_000_000_000
 MAX_RECORD_BYTES = 1024 * 1024 + 26
+_SEGMENT = re.compile(r"(.+)\.diskqueue\.([0-9]{6,18})\.dat", re.DOTALL)
+_METADATA = re.compile(r"-?[0-9]{1,18}\s+([0-9]+),([0-9]+)\s+([0-9]+),([0-9]+)\s*")
 
 
 @dataclass(frozen=True)
@@ -88,23 +91,25 @@ def write_queue(
 
 def read_plainly(directory: Path, *, is_from_earliest: bool = False) -> list[Row]:
     """All messages of a directory, one record after the other, by queue and segment."""
-    names = {path.name.partition(".diskqueue.")[0] for path in directory.glob("*.diskqueue.*")}
+    segments: dict[str, dict[int, Path]] = {}
+    for path in directory.iterdir():
+        match = _SEGMENT.fullmatch(path.name)
+        if match is not None and path.is_file() and match[2] == f"{int(match[2]):06d}":
+            segments.setdefault(match[1], {})[int(match[2])] = path
     return [
         row
-        for name in sorted(names)
-        for row in _read_queue(directory, name, is_from_earliest=is_from_earliest)
+        for name in sorted(segments)
+        for row in _read_queue(directory, name, segments[name], is_from_earliest=is_from_earliest)
     ]
 
 
-def _read_queue(directory: Path, name: str, *, is_from_earliest: bool) -> Iterator[Row]:
+def _read_queue(
+    directory: Path, name: str, segments: dict[int, Path], *, is_from_earliest: bool
+) -> Iterator[Row]:
     topic, _, channel = name.partition(":")
     read, write = _read_positions(directory, name)
-    for path in sorted(directory.glob(f"{name}.diskqueue.*.dat")):
-        number_text = path.name.removeprefix(f"{name}.diskqueue.").removesuffix(".dat")
-        if not number_text.isdigit():
-            continue
-        number = int(number_text)
-        data = path.read_bytes()
+    for number in sorted(segments):
+        data = segments[number].read_bytes()
         start = 0
         if read is not None and write is not None:
             if number > write[0] or (number < read[0] and not is_from_earliest):
@@ -130,15 +135,15 @@ def _read_queue(directory: Path, name: str, *, is_from_earliest: bool) -> Iterat
 def _read_positions(
     directory: Path, name: str
 ) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
-    try:
-        lines = (directory / f"{name}.diskqueue.meta.dat").read_text().splitlines()
-        read = tuple(map(int, lines[1].split(",")))
-        write = tuple(map(int, lines[2].split(",")))
-    except (FileNotFoundError, ValueError, IndexError):
+    """Where the unread messages begin and end; neither where the metadata makes no sense."""
+    path = directory / f"{name}.diskqueue.meta.dat"
+    match = _METADATA.fullmatch(path.read_text(errors="replace")) if path.is_file() else None
+    if match is None:
         return None, None
-    if read > write:
+    read_file, read_pos, write_file, write_pos = map(int, match.groups())
+    if (read_file, read_pos) > (write_file, write_pos):
         return None, None
-    return (read[0], read[1]), (write[0], write[1])
+    return (read_file, read_pos), (write_file, write_pos)
 
 
 def walk(data: bytes, position: int = 0) -> Iterator[tuple[int, bytes]]:

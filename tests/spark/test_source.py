@@ -23,6 +23,7 @@ from tests.spark.data_dirs import (
     write_queue,
     write_segment,
 )
+from tests.spark.odd_dirs import ODD_DIRECTORIES
 
 RECORD = 50
 
@@ -91,6 +92,32 @@ def test_rows_equal_a_plain_read(spark: SparkSession, mixed: Path, origin: str) 
         "body",
     ]
     assert {row.node for row in frame.select("node").distinct().collect()} == {"node1"}
+
+
+@pytest.mark.parametrize("origin", ["backlog", "earliest"])
+def test_directories_of_many_nodes_however_odd(
+    spark: SparkSession, tmp_path: Path, origin: str
+) -> None:
+    for make in ODD_DIRECTORIES:
+        (tmp_path / make.__name__).mkdir()
+        make(tmp_path / make.__name__)
+    is_from_earliest = origin == "earliest"
+
+    frame = load(spark, f"{tmp_path}/*", **{"from": origin})
+
+    found: dict[str, list[Row]] = {}
+    for row in frame.drop("timestamp").collect():
+        values = row.asDict() | {"body": bytes(row.body), "message_id": row.id}
+        del values["id"]
+        found.setdefault(values.pop("node"), []).append(Row(**values))
+    assert set(found) == {make.__name__ for make in ODD_DIRECTORIES}
+    for node, rows_there in found.items():
+        expected = read_plainly(tmp_path / node, is_from_earliest=is_from_earliest)
+        assert sorted(rows_there, key=_place) == sorted(expected, key=_place), node
+
+
+def _place(row: Row) -> tuple[str, str, int, int]:
+    return row.topic, row.channel or "", row.segment, row.offset
 
 
 def test_schema(spark: SparkSession, mixed: Path) -> None:

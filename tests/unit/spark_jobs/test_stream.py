@@ -363,3 +363,17 @@ def test_every_message_comes_once_whatever_the_order(
         queue.close()
 
     assert sorted(found) == sorted(put)
+
+
+def test_a_gap_of_billions_of_segments_takes_no_time(tmp_path: Path) -> None:
+    """Metadata of a disk that went bad."""
+    write_queue(tmp_path, "t", [messages(0, 2)])
+    query = Query(tmp_path, failOnDataLoss="false")
+    assert query.batch() == bodies(0, 2)
+    write_metadata(tmp_path, "t", read=(0, 0), write=(9_000_000_000, RECORD))
+
+    strict = Query(tmp_path, offset=query.offset)
+    with pytest.raises(SegmentLostError, match="and so was all up to segment 9000000000"):
+        strict.batch()
+
+    assert query.batch() == []
