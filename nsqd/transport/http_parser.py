@@ -159,7 +159,8 @@ class RequestParser:
         except httptools.HttpParserUpgrade as upgrade:
             return self._decline_upgrade() + bytes(data[upgrade.args[0] :])
         except httptools.HttpParserCallbackError as error:
-            if not isinstance(error.__context__, _Refused):
+            # Not by its context, which is another one while the caller handles an exception.
+            if not self.has_refused:
                 # A callback has failed, and what it raised is what the caller has to see.
                 raise error.__context__ or error from None
         except httptools.HttpParserError:

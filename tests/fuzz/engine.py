@@ -54,7 +54,7 @@ class Report:
     step_count: int = 0
     # The smallest input found that fails, and what it raised.
     failure: bytes | None = None
-    error: BaseException | None = None
+    error: Exception | None = None
     saved_as: Path | None = None
     # What reached new code: worth keeping.
     finds: list[bytes] = field(default_factory=list)
@@ -86,6 +86,7 @@ def fuzz(target: Target, *, seconds: float, seed: int, is_guided: bool = False) 
     population = list(target.corpus().values())
     untried = list(population)
     deadline = time.monotonic() + seconds
+    data = b""
     while untried or time.monotonic() < deadline:
         data = untried.pop() if untried else mutator.mutate(population)
         report.run_count += 1
@@ -96,10 +97,12 @@ def fuzz(target: Target, *, seconds: float, seed: int, is_guided: bool = False) 
                 population.append(data)
                 report.finds.append(data)
         except Exception as error:  # noqa: BLE001 - that is what we are looking for
-            report.failure = shrink(target, data, type(error))
             report.error = error
-            report.saved_as = save(target, report.failure)
             break
+    if report.error is not None:
+        # Not in the handler, as the target shall not run while an exception is handled.
+        report.failure = shrink(target, data, type(report.error))
+        report.saved_as = save(target, report.failure)
     report.step_count = 0 if coverage is None else len(coverage.steps)
     return report
 
