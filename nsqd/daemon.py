@@ -53,7 +53,8 @@ from nsqd.transport.lookup_peer import PeerSettings
 from nsqd.transport.metadata_store import MetadataStore
 from nsqd.transport.node import Node
 from nsqd.transport.statsd import make_statsd
-from nsqd.transport.tcp import TcpSettings, V2Connection
+from nsqd.transport.tcp import V2Connection
+from nsqd.transport.tcp_settings import TcpSettings
 
 logger = logging.getLogger(__name__)
 

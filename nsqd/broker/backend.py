@@ -3,11 +3,17 @@
 Appends and reads happen on the loop (2 us against 67 us through a thread), syncs never do: they are
 prepared here, run in a thread and completed here. Emptying and deleting are rare, and done on the
 loop with all they need: the files, one fsync of the directory, and a sync under way that must end.
+
+Group commit: where publishes wait for their sync (`--sync-every=1`), one starts at the end of the
+loop turn and covers all that was written in it; what comes while it runs is covered by the next. It
+makes the records durable and nothing else, which is one fsync; the read position follows within
+`PROMPT_METADATA_S`.
 """
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -15,12 +21,18 @@ from typing import Protocol
 from diskqueue import DiskQueue, SyncJob
 from diskqueue.envelope import HEADER_BYTES
 from nsqd.broker.batch import StoredBatch
+from nsqd.broker.due_log import DueLog
 from nsqd.broker.histogram import Histogram
+from nsqd.broker.receipt import Receipt, Receipts
 from nsqd.broker.scheduler import Scheduler, Timer
 
 logger = logging.getLogger(__name__)
 
 MAX_STORED_BYTES = 2**31 - 1
+# With --sync-every=1 finished messages are noted on disk this soon: not at each FIN, which would
+# take the disk from the publishes that wait for it.
+PROMPT_METADATA_S = 0.1
+_NO_TIMES: Mapping[bytes, int] = {}
 
 
 class Backend(Protocol):
@@ -44,8 +56,28 @@ class Backend(Protocol):
     def read(self, max_records: int, max_bytes: int) -> StoredBatch | None:
         """Read the next records, or None if there are none."""
 
+    def undo_append(self, lengths: Sequence[int]) -> None:
+        """Take back the last append, of which nobody has been told yet."""
+
     def commit(self, ordinals: Iterable[int]) -> None:
         """Forget records for good."""
+
+    @property
+    def due_times(self) -> Mapping[bytes, int]:
+        """When the messages among the unread records are due that are not to be delivered yet."""
+
+    def note_due(self, ids: Sequence[bytes], due_ns: int, *, are_unread: bool) -> None:
+        """Remember across a restart when messages are due that are or will be on disk."""
+
+    def take_due_time(self, message_id: bytes) -> int:
+        """Return when a message that has just been read is due, 0 if it always was."""
+
+    def replace_due_times(self, due_times: Mapping[bytes, int]) -> None:
+        """Remember these due times and no others, before a close.
+
+        Raises:
+            OSError: they are not all remembered.
+        """
 
     def empty(self) -> None:
         """Forget all records."""
@@ -85,10 +117,12 @@ class DiskBackend:
         scheduler: Scheduler,
         on_write: Callable[[OSError | None], object],
         sync_times: Histogram | None = None,
+        receipts: Receipts | None = None,
     ) -> None:
         """Args:
         on_write: told how each write to disk ended: the daemon's health.
         sync_times: gets the duration of each sync in seconds.
+        receipts: told of each append; what it hands out is settled here.
         """
         self._queue = DiskQueue(
             settings.data_path,
@@ -98,17 +132,28 @@ class DiskBackend:
             # Messages were checked when they were published, under the limit of that day.
             max_append_bytes=MAX_STORED_BYTES,
         )
+        self._due_log = DueLog(settings.data_path, name, scheduler.wall_time_ns())
         self._name = name
-        self._sync_every = settings.sync_every
-        self._sync_timeout_s = settings.sync_timeout_s
         self._scheduler = scheduler
         self._on_write = on_write
         self._sync_times = sync_times
+        self._receipts = receipts or Receipts(needs_sync=False)
+        self._is_prompt = self._receipts.needs_sync
+        self._sync_every = settings.sync_every
+        self._sync_timeout_s = settings.sync_timeout_s
+        if self._is_prompt:
+            self._sync_timeout_s = min(settings.sync_timeout_s, PROMPT_METADATA_S)
         self._sync_started = 0.0
         self._timer: Timer | None = None
         self._job: SyncJob | None = None
+        self._is_start_scheduled = False
+        self._wants_metadata = False
         self._has_sync_failed = False  # then the next one waits for the timer
         self._is_closed = False
+        # Appends are numbered, so that a receipt waits for a sync that covers its own.
+        self._append_number = 0
+        self._covered_number = 0  # by the sync under way, or the last one
+        self._waiting: deque[tuple[int, Receipt]] = deque()
 
     @property
     def queue(self) -> DiskQueue:
@@ -125,6 +170,11 @@ class DiskBackend:
         """How many records have been read but not committed."""
         return self._queue.outstanding_count
 
+    @property
+    def due_times(self) -> Mapping[bytes, int]:
+        """When the messages among the unread records are due that are not to be delivered yet."""
+        return self._due_log.unread
+
     def append(self, data: bytes, lengths: Sequence[int], *, keep: bool) -> int | None:
         """Append records; with `keep`, mark them read and return the first one's ordinal."""
         try:
@@ -134,8 +184,20 @@ class DiskBackend:
             raise
         self._on_write(None)
         first = self._queue.advance(lengths) if keep else None
+        self._append_number += 1
+        self._receipts.note(self)
         self._changed()
         return first
+
+    def undo_append(self, lengths: Sequence[int]) -> None:
+        """Take back the last append, of which nobody has been told yet."""
+        self._queue.undo_append(lengths)
+
+    def add_receipt(self, receipt: Receipt) -> None:
+        """Settle the receipt when what is written now has been synced."""
+        self._waiting.append((self._append_number, receipt))
+        if self._is_prompt:
+            self._start_soon()
 
     def read(self, max_records: int, max_bytes: int) -> StoredBatch | None:
         """Read the next records, or None if there are none."""
@@ -150,20 +212,44 @@ class DiskBackend:
         self._queue.commit(ordinals)
         self._changed()
 
+    def note_due(self, ids: Sequence[bytes], due_ns: int, *, are_unread: bool) -> None:
+        """Remember when messages are due; if that fails, a crash brings them early."""
+        try:
+            self._due_log.add(ids, due_ns, self._scheduler.wall_time_ns(), are_unread=are_unread)
+        except OSError as error:
+            logger.error("DISKQUEUE(%s): failed to note due times - %s", self._name, error)  # noqa: TRY400 - no traceback
+            self._on_write(error)
+
+    def take_due_time(self, message_id: bytes) -> int:
+        """Return when a message that has just been read is due, 0 if it always was."""
+        return self._due_log.unread.pop(message_id, 0)
+
+    def replace_due_times(self, due_times: Mapping[bytes, int]) -> None:
+        """Remember these due times and no others, before a close."""
+        self._due_log.replace(due_times, self._scheduler.wall_time_ns())
+
     def empty(self) -> None:
         """Forget all records."""
-        self._queue.empty()
-        self._changed()
+        try:
+            self._due_log.remove()
+        finally:
+            self._queue.empty()
+            self._changed()
 
     def close(self) -> None:
         """Make everything durable and let go of the files."""
         self.stop()
+        self._due_log.close()
         self._queue.close()
 
     def delete(self) -> None:
         """Remove the files."""
         self.stop()
-        self._queue.delete()
+        try:
+            self._due_log.remove()
+        finally:
+            self._queue.delete()
+            self._settle(self._append_number, None)
 
     def stop(self) -> None:
         """Sync no more by itself."""
@@ -173,27 +259,47 @@ class DiskBackend:
             self._timer = None
 
     def _changed(self) -> None:
-        if self._job is not None:
+        if self._job is not None or self._is_start_scheduled:
             return  # looked at again when it is done
-        if self._queue.unsynced_count >= self._sync_every and not self._has_sync_failed:
-            self._sync()
+        is_due = self._queue.unsynced_count >= self._sync_every and not self._is_prompt
+        if is_due and not self._has_sync_failed:
+            self._wants_metadata = True
+            self._start_soon()
         elif self._timer is None:
             when = self._scheduler.time() + self._sync_timeout_s
             self._timer = self._scheduler.call_at(when, self._sync)
 
     def _sync(self) -> None:
-        if self._timer is not None:
+        self._timer = None
+        self._wants_metadata = True
+        self._start()
+
+    def _start_soon(self) -> None:
+        """Begin a sync at the end of the turn, so that it covers all of it."""
+        if self._job is None and not self._is_start_scheduled:
+            self._is_start_scheduled = True
+            self._scheduler.call_soon(self._start)
+
+    def _start(self) -> None:
+        self._is_start_scheduled = False
+        if self._job is not None or self._is_closed:
+            return
+        with_metadata, self._wants_metadata = self._wants_metadata, False
+        if with_metadata and self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._job is None and not self._is_closed:
-            try:
-                self._job = self._queue.prepare_sync()
-            except OSError as error:
-                self._sync_failed(error)
-                return
-            if self._job is not None:
-                self._sync_started = time.perf_counter()
-                self._scheduler.run_in_thread(self._job.run, self._synced)
+        self._covered_number = self._append_number
+        try:
+            self._job = self._queue.prepare_sync(with_metadata=with_metadata)
+        except OSError as error:
+            self._settle(self._covered_number, error)
+            self._sync_failed(error)
+            return
+        if self._job is None:
+            self._settle(self._covered_number, None)
+            return
+        self._sync_started = time.perf_counter()
+        self._scheduler.run_in_thread(self._job.run, self._synced)
 
     def _synced(self, error: OSError | None) -> None:
         job, self._job = self._job, None
@@ -203,14 +309,23 @@ class DiskBackend:
         if self._is_closed:
             return  # close() has waited for the job and synced again
         self._queue.complete_sync(job, error)
+        # A new file is found after a power cut only if its directory was synced too.
+        are_records_safe = job.are_segments_durable and not job.has_new_files
+        self._settle(self._covered_number, None if are_records_safe else error)
         if error is not None:
             self._sync_failed(error)
-            return
-        if self._has_sync_failed:
+        elif self._has_sync_failed:
             self._has_sync_failed = False
             self._on_write(None)
-        if self._queue.unsynced_count:
+        if self._wants_metadata or (self._is_prompt and self._waiting):
+            self._start()
+        elif self._queue.unsynced_count:
             self._changed()
+
+    def _settle(self, number: int, error: OSError | None) -> None:
+        """Tell those who wait for appends up to `number`."""
+        while self._waiting and self._waiting[0][0] <= number:
+            self._waiting.popleft()[1].settle(error)
 
     def _sync_failed(self, error: OSError) -> None:
         """Tell, and try again after the timeout: at once would only fail again, and again."""
@@ -225,6 +340,7 @@ class NullBackend:
 
     unread_count = 0
     outstanding_count = 0
+    due_times: Mapping[bytes, int] = _NO_TIMES
 
     def append(self, data: bytes, lengths: Sequence[int], *, keep: bool) -> int | None:
         """Drop the records."""
@@ -232,8 +348,21 @@ class NullBackend:
     def read(self, max_records: int, max_bytes: int) -> StoredBatch | None:
         """Return None: nothing is ever there."""
 
+    def undo_append(self, lengths: Sequence[int]) -> None:
+        """Nothing has been appended."""
+
     def commit(self, ordinals: Iterable[int]) -> None:
         """Nothing is ever outstanding."""
+
+    def note_due(self, ids: Sequence[bytes], due_ns: int, *, are_unread: bool) -> None:
+        """Nothing comes back after a restart."""
+
+    def take_due_time(self, message_id: bytes) -> int:
+        """Nothing is ever read."""
+        return 0
+
+    def replace_due_times(self, due_times: Mapping[bytes, int]) -> None:
+        """Nothing comes back after a restart."""
 
     def empty(self) -> None:
         """Nothing is there."""

@@ -43,7 +43,15 @@ _record_length = _RecordLengths().__getitem__
 class Batch:
     """What one publish made, shared by the topic's channels and never changed."""
 
-    __slots__ = ("bodies", "body_bytes", "delay_s", "first_sequence", "id_prefix", "timestamp_ns")
+    __slots__ = (
+        "_delay_s",
+        "bodies",
+        "body_bytes",
+        "first_sequence",
+        "id_prefix",
+        "is_deferred",
+        "timestamp_ns",
+    )
 
     def __init__(
         self,
@@ -59,7 +67,17 @@ class Batch:
         self.first_sequence = first_sequence
         self.bodies = bodies
         self.body_bytes = len(bodies[0]) if len(bodies) == 1 else sum(map(len, bodies))
-        self.delay_s = delay_s
+        self.is_deferred = delay_s > 0
+        self._delay_s = delay_s
+
+    def remaining_s(self, _wall_ns: int) -> float:
+        """Return how long to keep the messages back from now on."""
+        return self._delay_s
+
+    @property
+    def due_ns(self) -> int:
+        """The wall time when the messages would be due if channels had them at once."""
+        return self.timestamp_ns + round(self._delay_s * 1e9)
 
     def ids(self, start: int, stop: int) -> list[bytes]:
         """Return the ids of the messages from `start` to `stop`."""
@@ -93,7 +111,7 @@ class Batch:
             self.id_prefix,
             self.first_sequence + start,
             self.bodies[start:stop],
-            self.delay_s,
+            self._delay_s,
         )
 
     def messages(self, start: int, stop: int) -> list[Message]:
@@ -107,7 +125,16 @@ class Batch:
 class StoredBatch:
     """Messages with columns of their own: read from disk, timed out, requeued or deferred."""
 
-    __slots__ = ("_attempts", "_ids", "_timestamps", "bodies", "body_bytes", "delay_s", "ordinals")
+    __slots__ = (
+        "_attempts",
+        "_ids",
+        "_timestamps",
+        "bodies",
+        "body_bytes",
+        "due_ns",
+        "is_deferred",
+        "ordinals",
+    )
 
     def __init__(
         self,
@@ -116,15 +143,24 @@ class StoredBatch:
         attempts: Sequence[int],
         bodies: Sequence[bytes],
         ordinals: Sequence[int] | None,
+        due_ns: int = 0,
     ) -> None:
-        """Args: ordinals: their records on disk, or None if they have none."""
+        """Args:
+        ordinals: their records on disk, or None if they have none.
+        due_ns: the wall time before which none is to be delivered, 0 if there is none.
+        """
         self._ids = ids
         self._timestamps = timestamps
         self._attempts = attempts
         self.bodies = bodies
         self.ordinals = ordinals
         self.body_bytes = sum(map(len, bodies))
-        self.delay_s = 0.0
+        self.is_deferred = due_ns > 0
+        self.due_ns = due_ns
+
+    def remaining_s(self, wall_ns: int) -> float:
+        """Return how long to keep the messages back from now on."""
+        return max(0.0, (self.due_ns - wall_ns) / 1e9)
 
     @classmethod
     def from_records(
@@ -171,6 +207,19 @@ class StoredBatch:
             self._attempts[start:stop],
             self.bodies[start:stop],
             ordinals=None,
+            due_ns=self.due_ns,
+        )
+
+    def due_part(self, start: int, stop: int, due_ns: int) -> "StoredBatch":
+        """Return some of the messages, with their records, as a batch with a due time."""
+        assert self.ordinals is not None
+        return StoredBatch(
+            self._ids[start:stop],
+            self._timestamps[start:stop],
+            self._attempts[start:stop],
+            self.bodies[start:stop],
+            self.ordinals[start:stop],
+            due_ns,
         )
 
     def messages(self, start: int, stop: int) -> list[Message]:

@@ -15,6 +15,7 @@ from nsqd.broker.histogram import Histogram
 from nsqd.broker.message_id import MessageIdFactory
 from nsqd.broker.message_queue import MessageQueue
 from nsqd.broker.metadata import ChannelRecord, TopicRecord
+from nsqd.broker.receipt import Receipts
 from nsqd.broker.scheduler import Scheduler
 from nsqd.broker.topic import Topic
 from nsqd.protocol.names import is_ephemeral, is_valid_channel_name, is_valid_topic_name
@@ -69,6 +70,8 @@ class Broker:
         self._settings = settings
         self._scheduler = scheduler
         self._ids = ids
+        # Go syncs after so many records, and answers before that; we answer after.
+        self._receipts = Receipts(needs_sync=settings.disk.sync_every == 1)
 
     @property
     def is_healthy(self) -> bool:
@@ -159,14 +162,22 @@ class Broker:
         """
         self.is_closed = True
         errors: list[OSError] = []
-        closings: list[Work] = []
+        topic_closings: list[Work] = []
+        channel_closings: list[Work] = []
         for topic in self.topics.values():
             logger.info("TOPIC(%s): closing", topic.name)
             errors += topic.flush()
-            for queue in topic.queues():
-                queue.backend.stop()
-                closings.append(queue.backend.close)
-        return errors + run_all(closings)
+            topic.queue.backend.stop()
+            topic_closings.append(topic.queue.backend.close)
+            for channel in topic.channels.values():
+                channel.queue.backend.stop()
+                channel_closings.append(channel.queue.backend.close)
+        # The channels first: what topics have handed on may leave their disk only after that.
+        channel_errors = run_all(channel_closings)
+        if not channel_errors:
+            for topic in self.topics.values():
+                topic.forget_moved()
+        return errors + channel_errors + run_all(topic_closings)
 
     def _add_topic(self, name: str) -> Topic:
         if self.is_closed:
@@ -177,6 +188,7 @@ class Broker:
             self._ids,
             self._scheduler,
             lambda channel_name: self._make_channel(name, channel_name),
+            self._receipts,
         )
         topic.takes_messages = not self.is_draining
         topic.on_channel_change = lambda channel: self._announce(topic, channel)
@@ -195,7 +207,9 @@ class Broker:
         if not is_kept:
             # What is ephemeral has no disk to go to: without a memory queue it still needs hands.
             return MessageQueue(settings.mem_queue_size or EPHEMERAL_HANDOVER_COUNT, NullBackend())
-        backend = DiskBackend(name, settings.disk, self._scheduler, self._wrote, self.sync_times)
+        backend = DiskBackend(
+            *(name, settings.disk, self._scheduler, self._wrote, self.sync_times, self._receipts)
+        )
         return MessageQueue(settings.mem_queue_size, backend)
 
     def _wrote(self, error: OSError | None) -> None:

@@ -116,12 +116,12 @@ class Channel:
     @property
     def depth(self) -> int:
         """How many messages wait, in flight and deferred ones not counted."""
-        return self._queue.depth
+        return self._queue.depth - self._deferred_on_disk
 
     @property
     def backend_depth(self) -> int:
         """How many of the waiting ones are on disk."""
-        return self._queue.backend_depth
+        return self._queue.backend_depth - self._deferred_on_disk
 
     @property
     def in_flight_count(self) -> int:
@@ -131,7 +131,12 @@ class Channel:
     @property
     def deferred_count(self) -> int:
         """How many messages are kept back."""
-        return len(self._deferred)
+        return len(self._deferred) + self._deferred_on_disk
+
+    @property
+    def _deferred_on_disk(self) -> int:
+        """How many of them wait behind others on disk, and have not been read yet."""
+        return self._queue.count_deferred(self._scheduler.wall_time_ns())
 
     def iter_in_flight(self) -> Iterator[tuple[bytes, Entry]]:
         """Give the ids and entries of what is in flight, about in the order of the deadlines."""
@@ -151,14 +156,26 @@ class Channel:
         Raises:
             OSError: the disk refused it, and none of it is here.
         """
-        count = len(batch.bodies)
-        if batch.delay_s:
-            due = self._scheduler.time() + batch.delay_s
-            self._deferred.add(batch.messages(0, count), due)
+        if batch.is_deferred:
+            wall_ns = self._scheduler.wall_time_ns()
+            delay_s = batch.remaining_s(wall_ns)
+            due_ns = wall_ns + round(delay_s * 1e9)
+            is_stored = is_stored and not self.is_ephemeral
+            kept = self._queue.put_aside(batch, due_ns, is_stored=is_stored)
+            self._deferred.add(kept, self._scheduler.time() + delay_s)
         else:
             self._queue.put(batch, is_stored=is_stored and not self.is_ephemeral)
             self._schedule_pump()
-        self.message_count += count
+        self.message_count += len(batch.bodies)
+
+    def undo_put(self, batch: AnyBatch) -> None:
+        """Take back the last put: another channel's disk refused it."""
+        if batch.is_deferred:
+            self._deferred.discard(set(batch.ids(0, len(batch.bodies))))
+            self._queue.undo_put_aside(batch)
+        else:
+            self._queue.undo_put(batch)
+        self.message_count -= len(batch.bodies)
 
     def subscribe(self, consumer: Consumer) -> None:
         """Let a consumer in.
@@ -246,6 +263,9 @@ class Channel:
         message = (message_id, timestamp_ns, attempts, body, ordinal)
         if delay_s > 0:
             self._deferred.add([message], self._scheduler.time() + delay_s)
+            if ordinal is not None:
+                due_ns = self._scheduler.wall_time_ns() + round(delay_s * 1e9)
+                self._queue.note_due(message_id, due_ns)
         else:
             self._put_back([message])
         self.requeue_count += 1
@@ -309,15 +329,18 @@ class Channel:
         Raises:
             OSError: not everything could be written.
         """
-        self._queue.flush(self._shut())
+        in_flight, deferred = self._shut()
+        offset_ns = self._scheduler.wall_time_ns() - round(self._scheduler.time() * 1e9)
+        due_times = {message[0]: offset_ns + round(due * 1e9) for due, message in deferred}
+        self._queue.flush([*in_flight, *(message for _, message in deferred)], due_times)
 
     def delete(self) -> None:
         """Disconnect the consumers and drop every message."""
         self._shut()
         self._queue.backend.delete()
 
-    def _shut(self) -> list[Message]:
-        """Close the channel to everybody; return what was in flight or deferred."""
+    def _shut(self) -> tuple[list[Message], list[tuple[float, Message]]]:
+        """Close the channel to everybody; return what was in flight, and deferred until when."""
         self.is_closed = True
         self.on_abandoned = None
         messages = []
@@ -331,7 +354,7 @@ class Channel:
         self._held.clear()
         for ready in self._ready:
             ready.clear()
-        return messages + self._deferred.close()
+        return messages, self._deferred.close()
 
     def _count_finished(self, entries: list[Entry]) -> None:
         """Count FINs and how long they took; they mostly answer one delivery, of one time."""
@@ -465,6 +488,8 @@ class Channel:
             if piece is None:
                 break
             taken += piece[2] - piece[1]
+            if piece[0].is_deferred and self._defer_again(piece):
+                continue
             if piece[3] is None:
                 self.locality_counts[consumer.locality] += piece[2] - piece[1]
             if consumer.sample_rate:
@@ -485,6 +510,14 @@ class Channel:
             consumer.message_count += len(ids)
             consumer.sink.deliver(heads, ids, bodies)
         return taken
+
+    def _defer_again(self, piece: Piece) -> bool:
+        """Keep back what was deferred before a restart, or behind a backlog; False if it is due."""
+        batch, start, stop, _ = piece
+        delay_s = batch.remaining_s(self._scheduler.wall_time_ns())
+        if delay_s > 0:
+            self._deferred.add(batch.messages(start, stop), self._scheduler.time() + delay_s)
+        return delay_s > 0
 
     def _note_in_flight(
         self,

@@ -1,7 +1,7 @@
 """Deferred: the messages of one channel that are kept back until their time has come."""
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import count
 
 from nsqd.broker.batch import Message
@@ -42,16 +42,21 @@ class Deferred:
             for child in range(2 * index + 1, min(2 * index + 3, len(self._heap))):
                 heapq.heappush(next_up, (*self._heap[child][:2], child))
 
-    def clear(self) -> list[Message]:
-        """Forget everything and return it, earliest first."""
-        messages = [message for _, _, message in sorted(self._heap, key=lambda item: item[:2])]
+    def discard(self, ids: Collection[bytes]) -> None:
+        """Forget some messages; rare, as it looks at all of them."""
+        self._heap = [item for item in self._heap if item[2][0] not in ids]
+        heapq.heapify(self._heap)
+
+    def clear(self) -> list[tuple[float, Message]]:
+        """Forget everything and return it with the due times, earliest first."""
+        messages = [(due, message) for due, _, message in sorted(self._heap, key=_order)]
         self._heap.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         return messages
 
-    def close(self) -> list[Message]:
+    def close(self) -> list[tuple[float, Message]]:
         """As `clear`, for the last time: the channel is let go of."""
         self._on_due = _ignore
         return self.clear()
@@ -76,6 +81,10 @@ class Deferred:
         self._arm()
         if messages:
             self._on_due(messages)
+
+
+def _order(item: tuple[float, int, Message]) -> tuple[float, int]:
+    return item[:2]
 
 
 def _ignore(messages: list[Message]) -> None:

@@ -13,8 +13,8 @@ that are in memory only. They are a range if the messages have not been out sinc
 
 import contextlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, groupby
 from typing import TypeAlias
 
 from nsqd.broker.backend import Backend
@@ -31,6 +31,7 @@ KEEP_MAX_BYTES = 1024 * 1024
 # How many records on disk may stand behind one that is not finished: its files can't be deleted,
 # and a crash would bring them all back. Of 1 KB each this is a file of the default size.
 OUTSTANDING_MAX_COUNT = 100_000
+_NO_TIMES: Mapping[bytes, int] = {}
 
 
 class MessageQueue:
@@ -94,6 +95,56 @@ class MessageQueue:
             self._memory_count += room
         if kept is not None:
             self._keep(kept, batch.body_bytes)
+
+    def undo_put(self, batch: AnyBatch) -> None:
+        """Take back the last put, of which nothing has been taken and nobody been told yet."""
+        stored_count = len(batch.bodies)
+        while self._pieces and self._pieces[-1][0] is batch:
+            _, start, stop, ordinals = self._pieces.pop()
+            if ordinals is None:
+                self._memory_count -= stop - start
+                stored_count -= stop - start
+            else:
+                self._kept_count -= stop - start
+                self._straight_count -= stop - start
+                self._kept_bytes -= batch.body_bytes
+        self._undo_append(batch, len(batch.bodies) - stored_count)
+
+    def put_aside(self, batch: AnyBatch, due_ns: int, *, is_stored: bool) -> list[Message]:
+        """Take messages that are not to be delivered yet; return those the caller has to keep.
+
+        Without a memory queue, or if they come from another queue's disk, they are on disk then;
+        and if more waits there before them, only there: `take` gives them out as deferred ones.
+
+        Raises:
+            OSError: the backend failed, and none of the batch is here.
+        """
+        count = len(batch.bodies)
+        if self._capacity and not is_stored:
+            return batch.messages(0, count)
+        is_caught_up = not self._unread_count
+        first = self._append_deferred(batch, 0, due_ns, keep=is_caught_up)
+        self._unread_count = self._backend.unread_count
+        if first is None:
+            return []
+        messages = batch.messages(0, count)
+        return [(*message[:4], first + index) for index, message in enumerate(messages)]
+
+    def undo_put_aside(self, batch: AnyBatch) -> None:
+        """Take back the last `put_aside` of a publish."""
+        if not self._capacity:
+            for message_id in batch.ids(0, len(batch.bodies)):
+                self._backend.take_due_time(message_id)
+            self._undo_append(batch, 0)
+
+    def note_due(self, message_id: bytes, due_ns: int) -> None:
+        """Remember when a message is due that is on disk and out."""
+        self._backend.note_due([message_id], due_ns, are_unread=False)
+
+    def count_deferred(self, wall_ns: int) -> int:
+        """How many of those on disk are not to be delivered yet."""
+        due_times = self._backend.due_times
+        return sum(due_ns > wall_ns for due_ns in due_times.values()) if due_times else 0
 
     def put_back(self, messages: Sequence[Message]) -> None:
         """Append messages that have been out already: timed out, requeued, or due at last.
@@ -185,13 +236,24 @@ class MessageQueue:
         finally:
             self._unread_count = self._backend.unread_count
 
-    def flush(self, messages: Sequence[Message]) -> None:
+    def flush(
+        self, messages: Sequence[Message], due_times: Mapping[bytes, int] = _NO_TIMES
+    ) -> None:
         """Write what is in memory only, and these messages, to the backend, before a close.
+
+        Args:
+            due_times: when those of the messages are due that are deferred, in wall time.
 
         Raises:
             OSError: not everything is on disk.
         """
-        out = [(stored, 0, len(stored.bodies), stored.ordinals) for stored in _gather(messages)]
+        due_times = {**self._backend.due_times, **due_times}
+        for batch, start, stop, _ in self._pieces:
+            if batch.is_deferred:
+                due_times |= dict.fromkeys(batch.ids(start, stop), batch.due_ns)
+        # The record of what was deferred at once and never delivered stands as it is.
+        changed = [message for message in messages if message[4] is None or message[2]]
+        out = [(stored, 0, len(stored.bodies), stored.ordinals) for stored in _gather(changed)]
         refused: OSError | None = None
         for batch, start, stop, ordinals in (*self._pieces, *out):
             if isinstance(ordinals, range):
@@ -206,6 +268,7 @@ class MessageQueue:
                 # It came back, so its attempts have grown; and records before which everything is
                 # finished would bring back what was finished behind them.
                 self._backend.commit(ordinals[start:stop])
+        self._backend.replace_due_times(due_times)
         if refused is not None:
             raise refused
         self._forget_memory()
@@ -227,12 +290,36 @@ class MessageQueue:
             and self._kept_count < KEEP_MAX_COUNT
             and self._kept_bytes < KEEP_MAX_BYTES
         )
-        data, lengths = batch.records(start, stop)
-        first = self._backend.append(data, lengths, keep=is_caught_up)
+        if batch.is_deferred:  # in a topic's queue, whose channels will keep it back
+            first = self._append_deferred(batch, start, batch.due_ns, keep=is_caught_up)
+        else:
+            data, lengths = batch.records(start, stop)
+            first = self._backend.append(data, lengths, keep=is_caught_up)
         self._unread_count = self._backend.unread_count
         if first is None:
             return None
         return batch, start, stop, range(first - start, first + stop - start)
+
+    def _append_deferred(
+        self, batch: AnyBatch, start: int, due_ns: int, *, keep: bool
+    ) -> int | None:
+        """Append to disk from `start` on. The due time comes first, or a crash brings it early."""
+        stop = len(batch.bodies)
+        ids = batch.ids(start, stop)
+        self._backend.note_due(ids, due_ns, are_unread=not keep)
+        try:
+            return self._backend.append(*batch.records(start, stop), keep=keep)
+        except OSError:
+            for message_id in ids:
+                self._backend.take_due_time(message_id)
+            raise
+
+    def _undo_append(self, batch: AnyBatch, start: int) -> None:
+        """Take back what was appended of a batch from `start` on."""
+        if start < len(batch.bodies):
+            _, lengths = batch.records(start, len(batch.bodies))
+            self._backend.undo_append(lengths)
+            self._unread_count = self._backend.unread_count
 
     def _keep(self, piece: Piece, body_bytes: int) -> None:
         _, start, stop, _ = piece
@@ -257,8 +344,17 @@ class MessageQueue:
         self._unread_count = self._backend.unread_count
         if batch is None:
             return False
-        self._keep((batch, 0, len(batch.bodies), batch.ordinals), batch.body_bytes)
+        for part in self._split_by_due_time(batch) if self._backend.due_times else (batch,):
+            self._keep((part, 0, len(part.bodies), part.ordinals), part.body_bytes)
         return True
+
+    def _split_by_due_time(self, batch: StoredBatch) -> Iterator[StoredBatch]:
+        due_times = map(self._backend.take_due_time, batch.ids(0, len(batch.bodies)))
+        start = 0
+        for due_ns, group in groupby(list(due_times)):
+            stop = start + len(list(group))
+            yield batch.due_part(start, stop, due_ns)
+            start = stop
 
 
 def _gather(messages: Sequence[Message]) -> list[StoredBatch]:

@@ -11,11 +11,12 @@ import logging
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
-from nsqd.broker.batch import Batch
+from nsqd.broker.batch import Batch, StoredBatch
 from nsqd.broker.channel import Channel
 from nsqd.broker.errors import ClosedError, DrainingError
 from nsqd.broker.message_id import SEQUENCE_COUNT, MessageIdFactory
-from nsqd.broker.message_queue import MessageQueue
+from nsqd.broker.message_queue import AnyBatch, MessageQueue
+from nsqd.broker.receipt import Receipt, Receipts
 from nsqd.broker.scheduler import Scheduler
 from nsqd.protocol.names import is_ephemeral
 
@@ -44,6 +45,7 @@ class Topic:
         ids: MessageIdFactory,
         scheduler: Scheduler,
         make_channel: Callable[[str], Channel],
+        receipts: Receipts | None = None,
     ) -> None:
         self.name = name
         self.is_ephemeral = is_ephemeral(name)
@@ -62,8 +64,13 @@ class Topic:
         self._make_channel = make_channel
         self._is_pump_scheduled = False
         self._is_direct = False  # publishes go straight to the channels
-        # The channels that have the front of our queue already, while another's disk refuses it.
+        self._receipts = receipts or Receipts(needs_sync=False)
+        # The channels that have the front of our queue already, while another's disk refuses it,
+        # and what their disks have still to sync of it.
         self._copied: set[Channel] = set()
+        self._copies: list[Receipt] = []
+        # Records that the channels have, but not yet safely enough to be forgotten here.
+        self._moved: dict[Receipt, Sequence[int]] = {}
 
     @property
     def queue(self) -> MessageQueue:
@@ -86,8 +93,10 @@ class Topic:
             self.state = TopicState.RUNNING
             self._rearrange()
 
-    def publish(self, bodies: Sequence[bytes], *, delay_s: float = 0.0) -> None:
-        """Take messages, each kept back for `delay_s` by the channels.
+    def publish(self, bodies: Sequence[bytes], *, delay_s: float = 0.0) -> Receipt | None:
+        """Take messages, each kept back for `delay_s` by the channels: all of them or none.
+
+        Returns what has to happen before they may be acknowledged, None if that is nothing.
 
         Raises:
             ClosedError: the topic is being deleted.
@@ -98,22 +107,46 @@ class Topic:
             raise ClosedError if self.state is TopicState.CLOSED else DrainingError
         count = len(bodies)
         if not count:
-            return
-        if count > SEQUENCE_COUNT:
-            for start in range(0, count, SEQUENCE_COUNT):
-                self.publish(bodies[start : start + SEQUENCE_COUNT], delay_s=delay_s)
-            return
+            return None
+        if self._receipts.needs_sync:
+            self._receipts.begin()
+        self._put(self._make_batch(bodies, delay_s))
+        return self._receipts.make() if self._receipts.needs_sync else None
+
+    def _make_batch(self, bodies: Sequence[bytes], delay_s: float) -> AnyBatch:
         now_ns = self._scheduler.wall_time_ns()
-        prefix, first = self._ids.reserve(count, now_ns)
-        batch = Batch(now_ns, prefix, first, tuple(bodies), delay_s)
+        count = len(bodies)
+        if count <= SEQUENCE_COUNT:
+            prefix, first = self._ids.reserve(count, now_ns)
+            return Batch(now_ns, prefix, first, tuple(bodies), delay_s)
+        # More than one block of ids has: columns of their own, so that it is one put nevertheless.
+        ids: list[bytes] = []
+        for start in range(0, count, SEQUENCE_COUNT):
+            part = bodies[start : start + SEQUENCE_COUNT]
+            ids += Batch(now_ns, *self._ids.reserve(len(part), now_ns), ()).ids(0, len(part))
+        due_ns = now_ns + round(delay_s * 1e9) if delay_s else 0
+        return StoredBatch(ids, [now_ns] * count, [0] * count, bodies, None, due_ns)
+
+    def _put(self, batch: AnyBatch) -> None:
         if self._is_direct:
-            for channel in self.channels.values():
-                channel.put(batch)
+            channel: Channel | None = None
+            try:
+                for channel in self.channels.values():
+                    channel.put(batch)
+            except OSError:
+                self._undo_put(batch, refused_by=channel)
+                raise
         else:
             self._queue.put(batch)
             self._schedule_pump()
-        self.message_count += count
+        self.message_count += len(batch.bodies)
         self.message_bytes += batch.body_bytes
+
+    def _undo_put(self, batch: AnyBatch, *, refused_by: Channel | None) -> None:
+        for channel in self.channels.values():
+            if channel is refused_by:
+                return
+            channel.undo_put(batch)
 
     def ensure_channel(self, name: str) -> Channel:
         """Return the channel of that name, made if need be.
@@ -165,6 +198,8 @@ class Topic:
             OSError: a file could not be removed.
         """
         self._copied.clear()
+        self._copies.clear()
+        self._moved.clear()
         self._queue.empty()
         self._rearrange()
 
@@ -205,6 +240,7 @@ class Topic:
             except OSError as error:
                 errors.append(error)
         self.on_channel_change = None  # it knows us, and would keep us alive
+        self._moved.clear()
         try:
             self._queue.empty()
         except OSError as error:
@@ -246,7 +282,7 @@ class Topic:
         self._rearrange()
 
     def _move(self) -> None:
-        """Hand messages to the channels; they leave our disk once every channel has them."""
+        """Hand messages to the channels; they leave our disk once every channel's disk has them."""
         budget = MAX_MESSAGES_PER_TURN
         while budget > 0:
             piece = self._queue.take(budget, MAX_BYTES_PER_TURN)
@@ -254,6 +290,7 @@ class Topic:
                 return
             batch, start, stop, ordinals = piece
             part = batch.part(start, stop)
+            self._receipts.begin()
             try:
                 for channel in self.channels.values():
                     if channel not in self._copied:
@@ -261,8 +298,40 @@ class Topic:
                         self._copied.add(channel)
             except OSError:
                 self._queue.untake(piece)
+                self._note_copies()
                 raise
             self._copied.clear()
+            self._note_copies()
             if ordinals is not None:
-                self._queue.commit(ordinals[start:stop])
+                self._forget_when_safe(ordinals[start:stop])
+            self._copies.clear()
             budget -= stop - start
+
+    def _note_copies(self) -> None:
+        receipt = self._receipts.make()
+        if receipt is not None:
+            self._copies.append(receipt)
+
+    def _forget_when_safe(self, ordinals: Sequence[int]) -> None:
+        """Forget records when the channels' disks have them for good.
+
+        If a sync of theirs fails we keep ours: a restart brings them again, which is better than
+        not at all.
+        """
+        receipt = Receipt(0)
+        for copy in self._copies:
+            receipt.include(copy)
+        self._moved[receipt] = ordinals
+
+        def forget(error: OSError | None) -> None:
+            moved = self._moved.pop(receipt, None)
+            if error is None and moved is not None:
+                self._queue.commit(moved)
+
+        receipt.when_done(forget)
+
+    def forget_moved(self) -> None:
+        """Forget what the channels have, before a close: their disks have been synced."""
+        for ordinals in self._moved.values():
+            self._queue.commit(ordinals)
+        self._moved.clear()

@@ -95,3 +95,22 @@ def _escape(character: str) -> str:
     if 0xD800 <= code_point <= 0xDFFF:
         return "\\ufffd"
     return f"\\u{code_point:04x}" if code_point < 0x10000 else f"\\U{code_point:08x}"
+
+
+_FAILED_CODES = {
+    "PUB": ErrorCode.E_PUB_FAILED,
+    "MPUB": ErrorCode.E_MPUB_FAILED,
+    "DPUB": ErrorCode.E_DPUB_FAILED,
+}
+
+
+def publish_error(verb: str, error: Exception) -> FatalClientError:
+    """What a publisher is answered whose messages could not be taken."""
+    cause = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return FatalClientError(_FAILED_CODES[verb], f"{verb} failed {cause}")
+
+
+def message_error(verb: str, code: ErrorCode, message_id: bytes, reason: str) -> ClientError:
+    """What a consumer is answered that names a message it does not have."""
+    text = verb.encode() + b" " + message_id + b" failed " + reason.encode()
+    return ClientError(code, text)

@@ -43,7 +43,7 @@ def read_client(client: V2Connection, *, topic_name: str = "") -> ClientStats:
     """Read a client's figures; with `topic_name`, of its publishes only those to that topic."""
     settings = client.settings
     consumer = client.consumer
-    auth = client.auth
+    auth = client.auth.state
     tls = client.stream.tls
     if tls is not None and not tls.handshake_done:
         tls = None

@@ -4,17 +4,23 @@
 and what is left is to look up the topic and hand over the body.
 """
 
+import asyncio
 import logging
 import re
 from collections.abc import Sequence
 from struct import Struct
+from typing import TypeAlias
 
 from nsqd.broker.broker import Broker
 from nsqd.broker.errors import ClosedError, DrainingError
+from nsqd.broker.receipt import Receipt
 from nsqd.transport.http_server import OK, HttpError, Request, Response, Router
 from nsqd.transport.http_topics import get_valid_topic_name
 
 logger = logging.getLogger(__name__)
+
+# At once, or when the messages are durable.
+Reply: TypeAlias = Response | asyncio.Future[Response]
 
 _INT32 = Struct(">i")
 _SIGNED_DECIMAL = re.compile(r"[+-]?[0-9]{1,19}")
@@ -51,7 +57,7 @@ class PublishRoutes:
                 is_quiet=True,
             )
 
-    def publish(self, request: Request) -> Response:
+    def publish(self, request: Request) -> Reply:
         """Take the body as one message."""
         body = request.body
         if not body:
@@ -59,38 +65,36 @@ class PublishRoutes:
         query = request.target.query
         topic = self._topics.get(query.get("topic", ""))
         if topic is None or "defer" in query or not topic.takes_messages:
-            self._publish(request, (body,))
-            return OK
+            return self._publish(request, (body,))
         # The name of a topic that is there need not be looked at: half a microsecond in ten.
         try:
-            topic.publish((body,))
+            receipt = topic.publish((body,))
         except OSError as error:
             raise _disk_error(topic.name, error) from error
-        return OK
+        return OK if receipt is None else _wait_for(receipt, topic.name)
 
-    def publish_many(self, request: Request) -> Response:
+    def publish_many(self, request: Request) -> Reply:
         """Take each line of the body, or each message of a binary one; all of them or none."""
         get_valid_topic_name(request)
         if _is_binary(request.find("binary")):
             bodies = self._split_binary(request.body)
         else:
             bodies = self._split_lines(request.body)
-        self._publish(request, bodies)
-        return OK
+        return self._publish(request, bodies)
 
-    def _publish(self, request: Request, bodies: Sequence[bytes]) -> None:
+    def _publish(self, request: Request, bodies: Sequence[bytes]) -> Reply:
         name = get_valid_topic_name(request)
         delay_s = self._delay_s(request)
         try:
             topic = self._broker.topics.get(name) or self._broker.ensure_topic(name)
-            if bodies:
-                topic.publish(bodies, delay_s=delay_s)
+            receipt = topic.publish(bodies, delay_s=delay_s) if bodies else None
         except DrainingError as error:
             raise HttpError(503, "DRAINING") from error
         except ClosedError as error:
             raise HttpError(503, "EXITING") from error
         except OSError as error:
             raise _disk_error(name, error) from error
+        return OK if receipt is None else _wait_for(receipt, name)
 
     def _delay_s(self, request: Request) -> float:
         text = request.find("defer")
@@ -132,6 +136,22 @@ class PublishRoutes:
                 raise HttpError(413, "BAD_MESSAGE")
             bodies.append(body[start:position])
         return bodies
+
+
+def _wait_for(receipt: Receipt, name: str) -> asyncio.Future[Response]:
+    """Answer when what was published is durable."""
+    reply: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+
+    def answer(error: OSError | None) -> None:
+        if reply.cancelled():
+            return
+        if error is None:
+            reply.set_result(OK)
+        else:
+            reply.set_exception(_disk_error(name, error))
+
+    receipt.when_done(answer)
+    return reply
 
 
 def _disk_error(name: str, error: OSError) -> HttpError:

@@ -10,26 +10,34 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
-from dataclasses import dataclass, field
 from functools import partial
-from ssl import SSLContext, SSLError
+from ssl import SSLError
 from typing import Any, ClassVar, cast
 
 from nsqd.broker.broker import Broker
 from nsqd.broker.channel import Channel
 from nsqd.broker.consumer import Consumer, Locality
 from nsqd.broker.errors import ClosedError, ConsumerLimitError, NotInFlightError
+from nsqd.broker.receipt import Receipt
 from nsqd.protocol import commands, frames
 from nsqd.protocol.client_state import ClientState, check_state
-from nsqd.protocol.command_parser import MAGIC, CommandLimits, CommandParser, LineTooLongError
+from nsqd.protocol.command_parser import MAGIC, CommandParser, LineTooLongError
 from nsqd.protocol.compression import CompressionError, DeflateCodec, SnappyCodec
-from nsqd.protocol.errors import ClientError, ErrorCode, FatalClientError, go_quote
+from nsqd.protocol.errors import (
+    ClientError,
+    ErrorCode,
+    FatalClientError,
+    message_error,
+    publish_error,
+)
 from nsqd.protocol.frames import FrameType, encode_frame, encode_messages
-from nsqd.protocol.identify import ClientSettings, IdentifyLimits, negotiate
-from nsqd.transport.auth import AuthError, AuthState
+from nsqd.protocol.identify import ClientSettings, negotiate
+from nsqd.transport.auth import AuthState
+from nsqd.transport.client_auth import ClientAuth
 from nsqd.transport.client_stream import ClientStream, TlsEndedError, TlsRefusedError
-from nsqd.transport.listen import tune
+from nsqd.transport.listen import format_address, tune
+from nsqd.transport.replies import HeldReplies
+from nsqd.transport.tcp_settings import TcpSettings
 
 logger = logging.getLogger(__name__)
 
@@ -42,34 +50,6 @@ WRITE_BUFFER_HIGH_BYTES = 256 * 1024
 # A deadline that is this near has come: the second heartbeat and the deadline are one moment.
 DEADLINE_SLACK_S = 0.05
 
-FAILED_CODES = {
-    "PUB": ErrorCode.E_PUB_FAILED,
-    "MPUB": ErrorCode.E_MPUB_FAILED,
-    "DPUB": ErrorCode.E_DPUB_FAILED,
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TcpSettings:
-    """What a connection needs of the options, and whom it asks."""
-
-    commands: CommandLimits
-    identify: IdentifyLimits
-    max_req_ms: int
-    handshake_timeout_s: float
-    max_connections: int = 0  # 0 = no limit
-    ssl_context: SSLContext | None = None
-    is_tls_required: bool = False
-    is_topology_aware: bool = False
-    # Asks the auth servers with secret, IP, common name and whether TLS is on; blocks.
-    # None: no auth.
-    authenticate: Callable[[bytes, str, str, bool], AuthState] | None = None
-    # Where it blocks: not where syncs are done, which must not wait for a server that hangs.
-    auth_threads: Executor | None = None
-    # Called once per read, for those who poll under dense traffic.
-    on_read: Callable[[], object] | None = None
-    connections: set["V2Connection"] = field(default_factory=set)
-
 
 class V2Connection(asyncio.Protocol):
     """One client."""
@@ -79,7 +59,7 @@ class V2Connection(asyncio.Protocol):
         self.settings = ClientSettings.initial(server.identify, "")
         self.consumer: Consumer | None = None
         self.channel: Channel | None = None
-        self.auth: AuthState | None = None
+        self.auth = ClientAuth(server)
         self.pub_counts: dict[str, int] = {}
         self.connected_at_s = int(time.time())
         self.remote_address = ""
@@ -91,9 +71,10 @@ class V2Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._parser = CommandParser(server.commands, self)
         self._magic: bytes | None = b""  # what has come of it, None when it is complete
-        self._secret = b""
         self._is_identified = False
         self._out: list[bytes] = []  # replies of the commands being run
+        self._held = HeldReplies(self._send_held)  # those that wait for the disk come before _out
+        self._when_answered: Callable[[], object] | None = None  # what waits for the held ones
         self._is_open = False  # False from the moment we decide to close
         self._is_suspended = False  # commands wait for the auth server
         # Nobody wants to see each command before it is run.
@@ -124,9 +105,8 @@ class V2Connection(asyncio.Protocol):
     def _set_remote(self, transport: asyncio.Transport) -> None:
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple):
-            host, port = peer[0], peer[1]
-            self.remote_ip = host
-            self.remote_address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            self.remote_ip = peer[0]
+            self.remote_address = format_address(peer)
             tune(transport.get_extra_info("socket"))
         else:
             self.remote_address = peer or "@"  # so nsqd shows clients of unix sockets
@@ -156,8 +136,7 @@ class V2Connection(asyncio.Protocol):
             case TlsRefusedError():
                 self._refuse_tls(str(error))
             case TlsEndedError():
-                self.eof_received()
-                if self._is_open:
+                if not self.eof_received() and self._is_open:
                     self.close()
             case LineTooLongError() | CompressionError() | SSLError():
                 logger.warning("client(%s) - %r", self.remote_address, error)
@@ -179,13 +158,17 @@ class V2Connection(asyncio.Protocol):
     @property
     def _is_listening(self) -> bool:
         """Whether commands can be run: none waits for the auth server or for unread replies."""
-        return self._is_open and not self._is_suspended and self._stalled_at is None
+        is_free = self._is_open and not self._is_suspended and self._stalled_at is None
+        return is_free and not self._held.is_full
 
-    def eof_received(self) -> None:
-        """Tell a client that stops in the middle of a body; the transport closes by itself."""
+    def eof_received(self) -> bool:
+        """Tell a client that stops in the middle of a body; False lets the transport close."""
         error = self._parser.error_at_eof
         if self._is_open and error is not None:
             self._fail(error)
+        elif self._held:
+            self._when_answered = self.close
+        return bool(self._held)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Leave the channel and let go of everything."""
@@ -196,6 +179,8 @@ class V2Connection(asyncio.Protocol):
         # No cycle may stay behind: the garbage collector is not there to find it.
         self._parser.close()
         self.stream.close()
+        self._held.close()
+        self._when_answered = None
         if self.channel is not None and self.consumer is not None:
             self.channel.unsubscribe(self.consumer)
 
@@ -236,6 +221,13 @@ class V2Connection(asyncio.Protocol):
         self._out.append(encode_frame(FrameType.ERROR, error.frame_data))
         self._flush()
         self._end()
+        if self._held:
+            self._when_answered = self._linger
+        else:
+            self._linger()
+
+    def _linger(self) -> None:
+        """Send nothing more; what was sent has some time to be read."""
         if self._transport.can_write_eof() and not self._transport.is_closing():
             self._transport.write_eof()
         self._set_timer(LINGER_S, self.close)
@@ -253,10 +245,35 @@ class V2Connection(asyncio.Protocol):
     def _flush(self) -> None:
         if self._out:
             out, self._out = self._out, []
-            self.stream.write(out[0] if len(out) == 1 else b"".join(out))
+            reply = out[0] if len(out) == 1 else b"".join(out)
+            if self._held:
+                self._held.add(reply)
+                return
+            self.stream.write(reply)
             if self._stalled_at is not None and self._is_open:
                 # No more commands until the client has read what the last ones were answered.
                 self._transport.pause_reading()
+
+    def _hold(self, receipt: Receipt, verb: str, reply: bytes) -> None:
+        """Answer when what was published is durable."""
+        self._flush()
+        self._held.add_receipt(receipt, verb, reply)
+        if self._held.is_full:
+            self._transport.pause_reading()
+
+    def _send_held(self) -> None:
+        """Send what has waited long enough."""
+        was_full = self._held.is_full
+        ready, failure = self._held.take()
+        if ready:
+            self.stream.write(b"".join(ready))
+        if failure is not None:
+            self._fail(publish_error(*failure))
+        elif not self._held and self._when_answered is not None:
+            proceed, self._when_answered = self._when_answered, None
+            proceed()
+        if was_full:
+            self._read_on()
 
     # --- deadlines
 
@@ -344,11 +361,14 @@ class V2Connection(asyncio.Protocol):
         """
         if logger.isEnabledFor(logging.DEBUG):
             parsed = self._log_commands(parsed)
-        can_expire = self.auth is not None and not has_fresh_rights
+        can_expire = self.auth.state is not None and not has_fresh_rights
         try:
             for command in parsed:
                 kind = type(command)
-                if can_expire and kind in _NEED_AUTH and self._renew(command):
+                if can_expire and kind in _NEED_AUTH and self.auth.is_expired:
+                    self._ask_auth_server(
+                        partial(self._run, iter([command]), has_fresh_rights=True)
+                    )
                     return
                 try:
                     self._handlers[kind](self, command)
@@ -368,29 +388,36 @@ class V2Connection(asyncio.Protocol):
 
     def _publish(self, command: commands.Publish) -> None:
         name = command.topic
-        if self._server.authenticate is not None:
-            self.authorize(command.verb, name)
+        if self.auth.is_required:
+            self.auth.check(command.verb, name)
         try:
             topic = self._broker.topics.get(name) or self._broker.ensure_topic(name)
-            topic.publish(command.bodies)
+            receipt = topic.publish(command.bodies)
         except (ClosedError, OSError) as error:
-            raise _publish_error(command.verb, error) from error
+            raise publish_error(command.verb, error) from error
         self.pub_counts[name] = self.pub_counts.get(name, 0) + len(command.bodies)
-        self._out.append(frames.OK if command.ok_count == 1 else frames.OK * command.ok_count)
+        ok = frames.OK if command.ok_count == 1 else frames.OK * command.ok_count
+        if receipt is None:
+            self._out.append(ok)
+        else:
+            self._hold(receipt, command.verb, ok)
 
     def _publish_deferred(self, command: commands.DeferredPublish) -> None:
         name = command.topic
-        self.authorize("DPUB", name)
+        self.auth.check("DPUB", name)
         try:
             topic = self._broker.ensure_topic(name)
-            topic.publish([command.body], delay_s=command.delay_ms / 1000)
+            receipt = topic.publish([command.body], delay_s=command.delay_ms / 1000)
         except (ClosedError, OSError) as error:
-            raise _publish_error("DPUB", error) from error
+            raise publish_error("DPUB", error) from error
         self.pub_counts[name] = self.pub_counts.get(name, 0) + 1
-        self._out.append(frames.OK)
+        if receipt is None:
+            self._out.append(frames.OK)
+        else:
+            self._hold(receipt, "DPUB", frames.OK)
 
     def _subscribe(self, command: commands.Subscribe) -> None:
-        self.authorize("SUB", command.topic, command.channel)
+        self.auth.check("SUB", command.topic, command.channel)
         consumer = Consumer(
             self,
             msg_timeout_s=self.settings.msg_timeout_ms / 1000,
@@ -425,7 +452,7 @@ class V2Connection(asyncio.Protocol):
     def _finish(self, command: commands.Finish) -> None:
         channel, consumer = self._subscription()
         for message_id, reason in channel.finish(consumer, command.ids):
-            error = _message_error("FIN", ErrorCode.E_FIN_FAILED, message_id, reason)
+            error = message_error("FIN", ErrorCode.E_FIN_FAILED, message_id, reason)
             self._out.append(encode_frame(FrameType.ERROR, error.frame_data))
 
     def _requeue(self, command: commands.Requeue) -> None:
@@ -440,7 +467,7 @@ class V2Connection(asyncio.Protocol):
             channel.requeue(consumer, command.message_id, delay_ms / 1000)
         except NotInFlightError as error:
             code = ErrorCode.E_REQ_FAILED
-            raise _message_error("REQ", code, command.message_id, str(error)) from error
+            raise message_error("REQ", code, command.message_id, str(error)) from error
 
     def _touch(self, command: commands.Touch) -> None:
         channel, consumer = self._subscription()
@@ -448,7 +475,7 @@ class V2Connection(asyncio.Protocol):
             channel.touch(consumer, command.message_id)
         except NotInFlightError as error:
             code = ErrorCode.E_TOUCH_FAILED
-            raise _message_error("TOUCH", code, command.message_id, str(error)) from error
+            raise message_error("TOUCH", code, command.message_id, str(error)) from error
 
     def _start_close(self, _command: commands.StartClose) -> None:
         _, consumer = self._subscription()
@@ -467,6 +494,10 @@ class V2Connection(asyncio.Protocol):
     # --- negotiation
 
     def _identify(self, command: commands.Identify) -> None:
+        if self._held:  # its reply may be the last one in the clear
+            self._suspend()
+            self._when_answered = lambda: self._proceed(lambda: self._run(iter([command])))
+            return
         before = self.settings
         self.settings, reply = negotiate(command.body, before, self._server.identify)
         self._is_identified = True
@@ -505,65 +536,44 @@ class V2Connection(asyncio.Protocol):
     # --- authorization
 
     def authorize(self, verb: str, topic: str, channel: str = "") -> None:
-        """Check what the client may do; rights that have run out have been renewed before."""
-        if self._server.authenticate is None:
-            return
-        if self.auth is None or not self.auth.permission_count:
-            raise FatalClientError(ErrorCode.E_AUTH_FIRST, f"AUTH required before {verb}")
-        permission = "subscribe" if verb == "SUB" else "publish"
-        if not self.auth.is_allowed(permission, topic, channel):
-            text = f"AUTH failed for {verb} on {go_quote(topic)} {go_quote(channel)}"
-            raise FatalClientError(ErrorCode.E_UNAUTHORIZED, text)
+        """Check what the client may do, before the body of its command is there."""
+        self.auth.check(verb, topic, channel)
 
     def _authenticate(self, command: commands.Auth) -> None:
-        if self.auth is not None and self.auth.permission_count:
-            raise FatalClientError(ErrorCode.E_INVALID, "AUTH already set")
-        if self._server.authenticate is None:
-            raise FatalClientError(ErrorCode.E_AUTH_DISABLED, "AUTH disabled")
-        self._secret = command.secret
-        self._ask_auth_server(self._authenticated)
-
-    def _authenticated(self) -> None:
-        assert self.auth is not None
-        if not self.auth.permission_count:
-            raise FatalClientError(ErrorCode.E_UNAUTHORIZED, "AUTH no authorizations found")
-        self._out.append(encode_frame(FrameType.RESPONSE, self.auth.encode_reply()))
-
-    def _renew(self, command: commands.Command) -> bool:
-        """If the client's rights have run out, ask again and run the command after that."""
-        assert self.auth is not None
-        if not self.auth.is_expired(time.monotonic()):
-            return False
-        self._ask_auth_server(lambda: self._run(iter([command]), has_fresh_rights=True))
-        return True
+        self.auth.begin(command.secret)
+        self._ask_auth_server(
+            lambda: self._out.append(encode_frame(FrameType.RESPONSE, self.auth.reply()))
+        )
 
     def _ask_auth_server(self, then: Callable[[], object]) -> None:
         """Ask in a thread; the client's further commands wait, other clients don't."""
-        authenticate = self._server.authenticate
-        assert authenticate is not None
+        self._suspend()
+        answer = self.auth.ask(self.remote_ip, self.stream.tls)
+        answer.add_done_callback(lambda done: self._auth_answered(done, then))
+
+    def _suspend(self) -> None:
+        """Run no more commands until `_proceed`."""
         self._is_suspended = True
         self._transport.pause_reading()
-        tls = self.stream.tls
-        common_name = "" if tls is None else tls.peer_common_name
-        threads = self._server.auth_threads
-        answer = self._loop.run_in_executor(
-            threads, authenticate, self._secret, self.remote_ip, common_name, tls is not None
-        )
-        answer.add_done_callback(lambda done: self._auth_answered(done, then))
 
     def _auth_answered(self, answer: asyncio.Future[AuthState], then: Callable[[], object]) -> None:
         if answer.cancelled():
             return  # nsqd is stopping
-        error = answer.exception()
+        answer.exception()  # asyncio would complain if nobody looked, as when the client has left
+
+        def use_it() -> None:
+            self.auth.take(answer, self.remote_address)
+            then()
+
+        self._proceed(use_it)
+
+    def _proceed(self, then: Callable[[], object]) -> None:
+        """Go on with what was waited for, then with the commands that came meanwhile."""
         if not self._is_open:
             return
         self._is_suspended = False
         self._heard_at = self._loop.time()
         try:
-            if isinstance(error, AuthError):
-                logger.warning("client(%s) - auth failed: %s", self.remote_address, error)
-                raise FatalClientError(ErrorCode.E_AUTH_FAILED, "AUTH failed") from error
-            self.auth = answer.result()
             then()
             self._flush()
             if not self._is_suspended:
@@ -588,13 +598,3 @@ class V2Connection(asyncio.Protocol):
 
 
 _NEED_AUTH = frozenset({commands.Publish, commands.DeferredPublish, commands.Subscribe})
-
-
-def _publish_error(verb: str, error: ClosedError | OSError) -> FatalClientError:
-    cause = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return FatalClientError(FAILED_CODES[verb], f"{verb} failed {cause}")
-
-
-def _message_error(verb: str, code: ErrorCode, message_id: bytes, reason: str) -> ClientError:
-    text = verb.encode() + b" " + message_id + b" failed " + reason.encode()
-    return ClientError(code, text)

@@ -138,6 +138,7 @@ def test_one_sync_runs_at_a_time_and_what_came_meanwhile_gets_the_next(tmp_path:
     rig = Rig(tmp_path, sync_every=1)
     rig.scheduler.holds_threads = True
     rig.append(b"a")
+    rig.scheduler.settle()
     rig.append(b"b")
     rig.append(b"c")
     assert len(rig.scheduler.held_work) == 1
@@ -226,6 +227,7 @@ def test_a_sync_that_cannot_begin_does_not_make_the_write_fail(
     with monkeypatch.context() as patch:
         patch.setattr(os, "dup", _raise(failure))
         assert rig.append(b"a", keep=True) == 0
+        rig.scheduler.settle()
         assert rig.writes == [None, failure]
         rig.backend.commit([0])
         rig.scheduler.advance(2)
@@ -254,6 +256,7 @@ def test_close_does_not_wait_for_a_sync_that_has_not_begun(tmp_path: Path) -> No
     rig = Rig(tmp_path, sync_every=1)
     rig.scheduler.holds_threads = True
     rig.append(b"a")
+    rig.scheduler.settle()
 
     rig.backend.close()
     assert rig.metadata() == "1\n0,0\n0,31\n"
@@ -293,6 +296,7 @@ def test_empty_while_a_sync_is_under_way(tmp_path: Path) -> None:
     rig = Rig(tmp_path, sync_every=1)
     rig.scheduler.holds_threads = True
     rig.append(b"a")
+    rig.scheduler.settle()
 
     rig.backend.empty()
     rig.append(b"b")

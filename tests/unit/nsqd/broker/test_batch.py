@@ -88,7 +88,7 @@ def test_a_part_of_a_batch_is_a_batch() -> None:
     assert part.body_bytes == 5
     assert part.ids(0, 2) == batch.ids(1, 3)
     assert part.timestamp_ns == NOW_NS
-    assert part.delay_s == 2.5
+    assert part.remaining_s(NOW_NS) == 2.5
     assert batch.part(0, 3) is batch
 
 

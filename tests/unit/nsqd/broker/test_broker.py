@@ -278,16 +278,23 @@ def test_everything_survives_a_clean_exit(tmp_path: Path, mem_queue_size: int) -
     rig.publish(*numbers(3), topic="unread")
     in_flight = {delivery.body: delivery.attempts for delivery in client.sink.deliveries[1:]}
     records = rig.broker.records()
+    wall_ns = rig.scheduler.wall_ns
 
     assert rig.broker.close() == []
     assert rig.broker.is_closed
     assert client.sink.is_closed
 
     rig = BrokerRig(tmp_path, mem_queue_size=mem_queue_size)
+    rig.scheduler.wall_ns = wall_ns
     rig.broker.load(records)
-    found = {delivery.body: delivery.attempts for delivery in rig.client("c").sink.deliveries}
-    expected = {body: in_flight.get(body, 0) + 1 for body in [*numbers(9, start=1), b"later"]}
+    client = rig.client("c")
+    found = {delivery.body: delivery.attempts for delivery in client.sink.deliveries}
+    expected = {body: in_flight.get(body, 0) + 1 for body in numbers(9, start=1)}
     assert found == expected
+    rig.advance(49.9)
+    assert b"later" not in client.bodies
+    rig.advance(0.2)
+    assert client.bodies[-1] == b"later"
     assert rig.client("d", "unread").bodies == numbers(3)
 
 

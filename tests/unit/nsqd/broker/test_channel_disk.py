@@ -26,8 +26,8 @@ def close(rig: ChannelRig) -> None:
 def receive_all(data_path: Path, *, mem_queue_size: int = 0) -> list[tuple[bytes, int]]:
     """Start again, and return every message with its attempts."""
     rig = ChannelRig(data_path, mem_queue_size=mem_queue_size)
-    client = rig.client(ready=100_000)
-    rig.settle()
+    client = rig.client(ready=100_000, msg_timeout_s=10_000.0)
+    rig.advance(1000)  # what is deferred is due by then
     assert rig.channel.depth == 0
     return [(delivery.body, delivery.attempts) for delivery in client.take()]
 

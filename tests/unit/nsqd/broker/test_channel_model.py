@@ -18,6 +18,7 @@ from nsqd.broker.channel import HOLD_S, NOT_IN_FLIGHT, NOT_OWNER
 from nsqd.broker.consumer import Locality
 from nsqd.broker.errors import NotInFlightError
 from tests.support.channel_rig import ChannelRig, Client
+from tests.support.fake_scheduler import FakeScheduler
 
 MAX_MSG_TIMEOUT_S = 25.0
 UNKNOWN = b"unknown message!"
@@ -79,12 +80,17 @@ class ChannelModel(RuleBasedStateMachine):
             shutil.rmtree(self.data_path)
 
     def _restart(self) -> None:
-        """Everything that is not finished is delivered once more, with its attempts."""
+        """Everything that is not finished is delivered once more, with its attempts, when due."""
+        before = self.rig.scheduler
         self.rig.channel.flush()
         self.rig.backend.close()
-        rig = ChannelRig(self.data_path)
-        client = rig.client(ready=1_000_000)
+        rig = ChannelRig(self.data_path, scheduler=FakeScheduler(wall_time_ns=before.wall_ns))
+        client = rig.client(ready=1_000_000, msg_timeout_s=100_000.0)
         rig.settle()
+        early = {delivery.message_id for delivery in client.sink.deliveries}
+        assert early == self.attempts.keys() - self.deferred.keys()
+        if self.deferred:
+            rig.advance(max(self.deferred.values()) - before.now + 0.001)
         found = {(delivery.message_id, delivery.attempts) for delivery in client.sink.deliveries}
         assert found == {(message_id, count + 1) for message_id, count in self.attempts.items()}
         assert len(client.sink.deliveries) == len(self.attempts)

@@ -68,7 +68,10 @@ def test_clear_returns_what_is_left_earliest_first_and_stops_the_timer() -> None
     rig.add(2, b"b")
     rig.scheduler.advance(1)
 
-    assert [message[3] for message in rig.deferred.clear()] == [b"b", b"c"]
+    assert [(due - 1000, message[3]) for due, message in rig.deferred.clear()] == [
+        (2, b"b"),
+        (3, b"c"),
+    ]
     assert len(rig.deferred) == 0
     assert rig.scheduler.pending_timers == []
 

@@ -1,0 +1,151 @@
+"""DueLog: when the deferred messages of one disk queue are due, kept across a restart.
+
+Queue files can't say that a message is not to be delivered yet, and the Go daemon, which ignores
+this file, delivers them at once. So does nsqd if the file is lost.
+
+    NAME.diskqueue.due          entries, appended as messages are deferred
+    NAME.diskqueue.due.old      older ones, until the last of them is past
+
+    | 16: message id | 8: int64 time of writing | 8: int64 due time | 4: CRC-32 of all three |
+
+Times are wall time in ns since 1970. An entry is never taken back. It says only "not before", so it
+is void once its time has come; the last entry of an id counts. A torn or damaged entry is passed
+over. After a clean stop the file has exactly the messages that wait. If entries turn out to be
+written in the future, the clock has been set back since, and their times are set back as well.
+"""
+
+import contextlib
+import logging
+import os
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from struct import Struct
+
+from diskqueue import layout
+
+logger = logging.getLogger(__name__)
+
+_ENTRY = Struct(">16sqqI")
+_CHECKED = Struct(">16sqq")
+# The current file becomes the old one at this size, if the old one is past.
+_ROTATE_BYTES = _ENTRY.size * 32_768
+# Larger files are not read whole: nobody has that many deferred messages.
+_MAX_BYTES = 1 << 30
+
+
+class DueLog:
+    """Remembers due times; those of messages that have to be read first are in `unread`."""
+
+    def __init__(self, directory: str | os.PathLike[str], name: str, now_ns: int) -> None:
+        self._directory = os.fspath(directory)
+        self._path = layout.due_path(self._directory, name)
+        self._old_path = f"{self._path}.old"
+        self._fd = -1
+        self._size_bytes = 0
+        self._latest_ns = 0  # in the current file
+        self._old_latest_ns = 0
+        self.unread: dict[bytes, int] = {}
+        self._load(now_ns)
+
+    def _load(self, now_ns: int) -> None:
+        entries = [*_read_entries(self._old_path), *_read_entries(self._path)]
+        latest_ns = max((written_ns for _, written_ns, _ in entries), default=0)
+        set_back_ns = max(0, latest_ns - now_ns)
+        for message_id, _, time_ns in entries:
+            due_ns = time_ns - set_back_ns
+            self._latest_ns = max(self._latest_ns, due_ns)
+            if due_ns > now_ns:
+                self.unread[message_id] = due_ns
+            else:
+                self.unread.pop(message_id, None)
+        self._old_latest_ns = self._latest_ns
+        with contextlib.suppress(FileNotFoundError):
+            self._size_bytes = os.stat(self._path).st_size
+
+    def add(self, ids: Sequence[bytes], due_ns: int, now_ns: int, *, are_unread: bool) -> None:
+        """Remember when messages are due.
+
+        Args:
+            are_unread: they are on disk only, so `unread` must tell when they are read.
+
+        Raises:
+            OSError: a restart will not know.
+        """
+        if self._size_bytes >= _ROTATE_BYTES and self._old_latest_ns <= now_ns:
+            self.close()
+            os.replace(self._path, self._old_path)
+            self._old_latest_ns, self._latest_ns = self._latest_ns, 0
+            self._size_bytes = 0
+        if self._fd < 0:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+            self._fd = os.open(self._path, flags, layout.FILE_MODE)
+            # An entry that was torn off by a crash is written over, so that the others are found.
+            self._size_bytes -= self._size_bytes % _ENTRY.size
+        data = b"".join(_encode(message_id, now_ns, due_ns) for message_id in ids)
+        layout.write_all(self._fd, data, self._size_bytes)
+        self._size_bytes += len(data)
+        self._latest_ns = max(self._latest_ns, due_ns)
+        if are_unread:
+            self.unread.update(dict.fromkeys(ids, due_ns))
+
+    def replace(self, due_times: Mapping[bytes, int], now_ns: int) -> None:
+        """Remember these and no others, durably; blocks.
+
+        Raises:
+            OSError: not all of them are remembered.
+        """
+        if due_times:
+            self.close()
+            data = b"".join(_encode(key, now_ns, due_ns) for key, due_ns in due_times.items())
+            layout.write_atomically(self._path, data)
+            _unlink(self._old_path)
+        else:
+            self.remove()
+
+    def remove(self) -> None:
+        """Forget everything.
+
+        Raises:
+            OSError: a file could not be removed.
+        """
+        self.close()
+        self.unread.clear()
+        self._size_bytes = self._latest_ns = self._old_latest_ns = 0
+        _unlink(self._path)
+        _unlink(self._old_path)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _encode(message_id: bytes, now_ns: int, due_ns: int) -> bytes:
+    checksum = zlib.crc32(_CHECKED.pack(message_id, now_ns, due_ns))
+    return _ENTRY.pack(message_id, now_ns, due_ns, checksum)
+
+
+def _read_entries(path: str) -> Iterator[tuple[bytes, int, int]]:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_MAX_BYTES)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        logger.warning("due times can't be read, delivering at once file=%s error=%s", path, error)
+        return
+    whole = memoryview(data)[: len(data) - len(data) % _ENTRY.size]
+    damaged_count = 0
+    for message_id, written_ns, due_ns, checksum in _ENTRY.iter_unpack(whole):
+        if zlib.crc32(_CHECKED.pack(message_id, written_ns, due_ns)) == checksum:
+            yield message_id, written_ns, due_ns
+        else:
+            damaged_count += 1
+    if damaged_count:
+        logger.warning("due times damaged, passed over file=%s count=%d", path, damaged_count)
+
+
+def _unlink(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)

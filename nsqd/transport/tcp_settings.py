@@ -1,0 +1,36 @@
+"""TcpSettings: what all connections of the TCP server share."""
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from ssl import SSLContext
+from typing import TYPE_CHECKING
+
+from nsqd.protocol.command_parser import CommandLimits
+from nsqd.protocol.identify import IdentifyLimits
+from nsqd.transport.auth import AuthState
+
+if TYPE_CHECKING:
+    from nsqd.transport.tcp import V2Connection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TcpSettings:
+    """What a connection needs of the options, and whom it asks."""
+
+    commands: CommandLimits
+    identify: IdentifyLimits
+    max_req_ms: int
+    handshake_timeout_s: float
+    max_connections: int = 0  # 0 = no limit
+    ssl_context: SSLContext | None = None
+    is_tls_required: bool = False
+    is_topology_aware: bool = False
+    # Asks the auth servers with secret, IP, common name and whether TLS is on; blocks.
+    # None: no auth.
+    authenticate: Callable[[bytes, str, str, bool], AuthState] | None = None
+    # Where it blocks: not where syncs are done, which must not wait for a server that hangs.
+    auth_threads: Executor | None = None
+    # Called once per read, for those who poll under dense traffic.
+    on_read: Callable[[], object] | None = None
+    connections: set["V2Connection"] = field(default_factory=set)
