@@ -30,6 +30,8 @@ DESCRIPTIONS: Final = {
     "fanout": "MPUB into 4 channels, all consumed; a message counts once all four finished it",
     "disk-mpub": "MPUB with --mem-queue-size=0",
     "disk-sub": "consume and FIN a queue filled with --mem-queue-size=0",
+    "durable-mpub": "MPUB of 200, one unanswered on each of 2 connections, fsync before OK",
+    "durable-pub": "one PUB at a time on 64 connections, fsync before OK",
     "latency": "2,000 PUB/s, publish to receive across two processes, default flags",
     "memory": "growth of the daemon per queued message, published by MPUB",
     "idle": "mpub and pubsub alone, and beside 2,000 idle connections and 1,000 idle consumers",
@@ -43,6 +45,8 @@ _MAX_QUEUED_BYTES: Final = 1_200_000_000
 _RDY_2500_BYTES: Final = 10_000
 _CROWD: Final = Crowd(idle=2000, consumers=1000)
 _DISK: Final = ("--mem-queue-size=0",)
+# nsqd in Go with these flags answers before the fsync, and is measured all the same.
+_DURABLE: Final = ("--mem-queue-size=0", "--sync-every=1")
 
 
 def _within_memory(messages: int, body_bytes: int) -> int:
@@ -71,6 +75,14 @@ CASES: Final = (
     Case("fanout", measure_pubsub, 250_000, channels=4, connections=1),
     Case("disk-mpub", measure_publish, 600_000, flags=_DISK),
     Case("disk-sub", measure_sub, 400_000, flags=_DISK),
+    Case("durable-mpub", measure_publish, 600_000, 5.0, window=1, connections=2, flags=_DURABLE),
+    Case(
+        *("durable-pub", measure_publish, 200_000, 5.0),
+        batch=0,
+        window=1,
+        connections=64,
+        flags=_DURABLE,
+    ),
     Case(
         "latency",
         measure_latency,
@@ -123,7 +135,8 @@ def select_cases(names: str | None, limits: Limits) -> list[Case]:
 
 def memory_needed(case: Case) -> int | None:
     """The --mem-queue-size below which the case would measure the disk; None: any will do."""
-    return None if case.flags == _DISK or case.scenario == "latency" else _most_queued(case)
+    is_on_disk = case.flags in (_DISK, _DURABLE)
+    return None if is_on_disk or case.scenario == "latency" else _most_queued(case)
 
 
 def _most_queued(case: Case) -> int:
