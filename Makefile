@@ -6,9 +6,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 CI_JOBS ?= 2
+MINUTES ?= 30
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format bench cluster bench-spark java clean
+.PHONY: help run test lint format bench soak cluster bench-spark java clean
 
 help: ## list these targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +49,9 @@ format: $(VENV)/.test ## lay the code out
 
 bench: $(VENV)/.run ## measure (ARGS='--against "CMD or host:port"' measures another nsqd in turns)
 	$(BIN)/python -m bench $(ARGS)
+
+soak: $(VENV)/.test ## kill nsqd and cut its power for MINUTES=30 (SEED=kill-1 plays one round again)
+	$(BIN)/python -m tests.crash.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 cluster: $(VENV)/.run ## watch 2 nsqlookupd and 3 nsqd at work (ARGS="--chaos 3" kills one every 3 s)
 	$(BIN)/python -m bench.cluster $(ARGS)

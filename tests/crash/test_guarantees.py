@@ -8,6 +8,7 @@ from tests.support.cluster import HOST, Cluster, Nsqd
 from tests.support.v2_client import ConnectionEndedError, Message, V2Client
 
 TOPIC, CHANNEL = "t", "ch"
+DELAY_MS = 1_500  # longer than a restart takes
 BODIES = [b"%06d" % number for number in range(1500)]
 
 
@@ -52,10 +53,10 @@ async def test_graceful_stop_loses_nothing(cluster: Cluster) -> None:
     await consumer.subscribe(TOPIC, CHANNEL, rdy=50)
     held = await consumer.read_messages(50)  # stay in flight
     consumer.rdy(0)
-    consumer.req(held[0], 60_000)  # is deferred
+    consumer.req(held[0], DELAY_MS)  # is deferred
     await consumer.settle()
     producer = await connect(nsqd)
-    producer.dpub(TOPIC, 60_000, b"deferred")
+    producer.dpub(TOPIC, DELAY_MS, b"deferred")
     await producer.expect_ok()
 
     await nsqd.stop()
@@ -102,7 +103,7 @@ async def test_kill_without_memory_queue_loses_nothing_unfinished(cluster: Clust
     for message in requeued:
         consumer.req(message, 0)
     for message in delayed:
-        consumer.req(message, 60_000)
+        consumer.req(message, DELAY_MS)
     await consumer.settle()
 
     nsqd.kill()

@@ -1,15 +1,35 @@
 """The connections of the workload: each knows how much it has read, and so what it was told."""
 
 import asyncio
-import contextlib
 import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Self
 
-from tests.support.v2_client import ERROR, HEARTBEAT, MAGIC, MESSAGE, RESPONSE, Message
+from tests.support.v2_client import ERROR, HEARTBEAT, MAGIC, MESSAGE, RESPONSE, Message, V2Client
 
 HOST = "127.0.0.1"
 PATIENCE_S = 20.0
-__all__ = ["ERROR", "MESSAGE", "RESPONSE", "HttpLink", "LinkEndedError", "Message", "TcpLink"]
+__all__ = [
+    "ERROR",
+    "MESSAGE",
+    "RESPONSE",
+    "HttpLink",
+    "LinkEndedError",
+    "Message",
+    "TcpLink",
+    "connected",
+]
+
+
+@asynccontextmanager
+async def connected(port: int) -> AsyncIterator[V2Client]:
+    """A client for a test that tells a story, closed at its end."""
+    client = await V2Client.connect((HOST, port))
+    try:
+        yield client
+    finally:
+        await client.close()
 
 
 class LinkEndedError(Exception):
@@ -37,15 +57,20 @@ class _Link:
         except OSError as error:
             raise LinkEndedError(str(error)) from error
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.abort()
+
     def send(self, data: bytes) -> None:
         """Send bytes; if the daemon is gone, the next read says so."""
-        with contextlib.suppress(OSError):
+        if not self._writer.transport.is_closing():
             self._writer.write(data)
 
     def abort(self) -> None:
         """Break the connection off."""
-        transport = self._writer.transport
-        transport.abort()
+        self._writer.transport.abort()
 
     async def _take(self, count: int) -> bytes:
         try:

@@ -39,11 +39,8 @@ class Drained:
 
 async def read_stats(process: NsqdProcess) -> list[dict[str, Any]]:
     """The topics of /stats."""
-    link = await HttpLink.connect(process.http_port)
-    try:
+    with await HttpLink.connect(process.http_port) as link:
         status, body = await link.request("GET", "/stats?format=json&include_clients=false")
-    finally:
-        link.abort()
     assert status == 200, body
     topics: list[dict[str, Any]] = json.loads(body)["topics"] or []
     return topics
@@ -52,30 +49,39 @@ async def read_stats(process: NsqdProcess) -> list[dict[str, Any]]:
 async def drain(process: NsqdProcess, topics: list[str]) -> Drained:
     """Take and finish all messages, those that are due later included."""
     drained = Drained()
-    admin = await HttpLink.connect(process.http_port)
-    names = {*topics, *(topic["topic_name"] for topic in await read_stats(process))}
-    for name in sorted(names):
-        for target in (f"/topic/create?topic={name}", f"/topic/unpause?topic={name}"):
-            await _must_work(admin, target)
-        await _must_work(admin, f"/channel/create?topic={name}&channel={FIRST_CHANNEL}")
-    async with asyncio.TaskGroup() as tasks:
-        consumers = []
+    with contextlib.ExitStack() as links:
+        places = await _open_everything(process, topics)
+        async with asyncio.TaskGroup() as tasks:
+            consumers = []
+            for place in places:
+                link = links.enter_context(await TcpLink.open(process.tcp_port))
+                consumers.append(link)
+                tasks.create_task(_take_all(link, place, drained))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DRAIN_S):
+                    while not _is_empty(await read_stats(process)):  # noqa: ASYNC110 - nobody tells
+                        await asyncio.sleep(_POLL_S)
+                    drained.is_complete = True
+            for link in consumers:
+                link.abort()
+    return drained
+
+
+async def _open_everything(process: NsqdProcess, topics: list[str]) -> list[Place]:
+    """Let all messages flow, to a first channel if there is none; return the channels."""
+    places = []
+    with await HttpLink.connect(process.http_port) as admin:
+        names = {*topics, *(topic["topic_name"] for topic in await read_stats(process))}
+        for name in sorted(names):
+            for target in (f"/topic/create?topic={name}", f"/topic/unpause?topic={name}"):
+                await _must_work(admin, target)
+            await _must_work(admin, f"/channel/create?topic={name}&channel={FIRST_CHANNEL}")
         for topic in await read_stats(process):
             for channel in topic["channels"] or []:
                 place = (topic["topic_name"], channel["channel_name"])
                 await _must_work(admin, f"/channel/unpause?topic={place[0]}&channel={place[1]}")
-                link = await TcpLink.open(process.tcp_port)
-                consumers.append(link)
-                tasks.create_task(_take_all(link, place, drained))
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(DRAIN_S):
-                while not _is_empty(await read_stats(process)):  # noqa: ASYNC110 - nobody tells
-                    await asyncio.sleep(_POLL_S)
-                drained.is_complete = True
-        for link in consumers:
-            link.abort()
-    admin.abort()
-    return drained
+                places.append(place)
+    return places
 
 
 async def _must_work(admin: HttpLink, target: str) -> None:

@@ -11,6 +11,7 @@ position of a record is its offset in the file: clients take the size of the fil
     truncate   inode, size              rename     path, path
     unlink     path                     mkdir      path          rmdir      path
     fsync      token, inode or path of a directory                synced     token
+    failed     inode                    an fsync that failed: what it was to cover is lost
     send       port, bytes sent to the client of that port so far
 """
 

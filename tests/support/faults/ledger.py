@@ -177,6 +177,11 @@ class Ledger:
                 gone = self._books[drop.topic, channel].gone
                 gone.update(dict.fromkeys(drop.certain, position))
 
+    @property
+    def has_open_drops(self) -> bool:
+        """Whether something was being emptied or deleted."""
+        return bool(self._drops)
+
     def _dropped_channels(self, drop: Drop) -> set[str]:
         if drop.channel is not None:
             return {drop.channel}

@@ -7,7 +7,8 @@ there, chosen by chance:
 * names: creations, renames and deletions as far as some moment, or scattered, where only those of
   one name keep their order; a rename is done or not done;
 * content: nothing that was written since, all of it, a beginning with a torn last write, the right
-  size with zeros in it, or any mixture of old and new 4 KiB blocks.
+  size with zeros in it, or any mixture of old and new 4 KiB blocks. What an fsync failed to write
+  counts as never written, whatever a later one says: kernels drop it and forget.
 
 Those who hold the promise of `--sync-every=1` must live with any of these.
 """
@@ -29,6 +30,8 @@ class _File:
 
     changes: list[tuple[int, bytes | None]] = field(default_factory=list)  # None: cut off there
     durable_count: int = 0
+    # The changes that a failed fsync was to cover.
+    dropped: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -98,7 +101,11 @@ class PowerCut:
         return [change for change in self._names if change.is_durable or id(change) in chosen]
 
     def _choose_content(self, file: _File, chance: random.Random, *, is_harsh: bool) -> bytes:
-        durable = file.changes[: file.durable_count]
+        durable = [
+            change
+            for index, change in enumerate(file.changes[: file.durable_count])
+            if index not in file.dropped
+        ]
         pending = file.changes[file.durable_count :]
         old = _content_after(durable)
         if not pending or is_harsh:
@@ -143,6 +150,11 @@ class PowerCut:
     def _note_fsync(self, token: int, whose: int | str) -> None:
         done = len(self._names if isinstance(whose, str) else self._files[whose].changes)
         self._syncs[token] = (whose, done)
+
+    def _note_failed(self, inode: int) -> None:
+        if inode:
+            file = self._files[inode]
+            file.dropped.update(range(file.durable_count, len(file.changes)))
 
     def _note_synced(self, token: int) -> None:
         whose, done = self._syncs.pop(token)

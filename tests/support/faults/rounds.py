@@ -9,7 +9,9 @@ import shutil
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
+from tests.support.faults.client import HttpLink, LinkEndedError
 from tests.support.faults.drain import check_directory, compare, drain
 from tests.support.faults.fork_server import ForkServer
 from tests.support.faults.journal import Record, read_journal
@@ -23,6 +25,11 @@ SYNC_TIMEOUT_S = 0.05
 SYNC_SLACK_S = 0.3
 # Under load a sync may be late; what was acknowledged this long ago must be durable.
 LAZY_SLACK_S = 1.0
+# How long a sick daemon may take to answer, and one whose disk is well again to notice.
+ANSWER_S = 5.0
+RECOVERY_S = 5.0
+# How long clients work at most until a failpoint that was asked for is reached.
+FAILPOINT_S = 5.0
 _LOG_TAIL_CHARS = 3000
 
 # What a daemon without a memory queue does to its disk; each can be killed before and after.
@@ -38,6 +45,14 @@ FAILPOINTS = (
         for action in ("before", "after")
     ),
     *("tear:write:segment", "tear:write:meta", "tear:write:nsqd"),
+)
+
+
+# What can fail, each with any error.
+FAILURES = (
+    *("write:segment", "write:*", "fsync:segment", "fsync:*", "fsync:directory", "create:*"),
+    *("create:segment", "create:meta", "create:nsqd", "rename:*", "rename:meta", "unlink:*"),
+    *("unlink:segment", "open:*", "read:*", "stat:*", "list:*", "statvfs:*", "*:*"),
 )
 
 
@@ -126,7 +141,14 @@ class Round:
         """`diskqueue check` must find no damage."""
         code, output = check_directory(self.process.data_path)
         if code != 0:
-            self.fail([f"diskqueue check ended with {code}", output])
+            damage = [line for line in output.splitlines() if " DAMAGE " in line]
+            if self.ledger.has_open_drops:
+                # Killed while it removed files.
+                damage = [line for line in damage if not line.endswith("segments are missing")]
+            if any(rule.startswith("tear:") for rule in self.plan):
+                damage = [line for line in damage if "runs past the end" not in line]
+            if damage:
+                self.fail([f"diskqueue check ended with {code}", *damage])
 
     async def verify(
         self,
@@ -154,11 +176,42 @@ class Round:
         if problems:
             self.fail(problems, process)
 
+    async def must_answer(self, target: str, *statuses: int) -> bytes:
+        """The daemon must reply to a GET, with one of these."""
+        if self.process.exit_code is not None:
+            self.fail([f"nsqd ended with code {self.process.exit_code}"])
+        with await HttpLink.connect(self.process.http_port) as link:
+            try:
+                async with asyncio.timeout(ANSWER_S):
+                    status, body = await link.request("GET", target)
+            except TimeoutError:
+                self.fail([f"no answer to {target} in {ANSWER_S} s"])
+        if status not in statuses:
+            self.fail([f"{target} says {status} {body.decode()}"])
+        return body
+
+    async def must_recover(self) -> None:
+        """The disk is well again: /ping and publishers must get their OK before long."""
+        deadline = asyncio.get_running_loop().time() + RECOVERY_S
+        answers = []
+        while asyncio.get_running_loop().time() < deadline:
+            batch = self.ledger.send("t0", [b"probe %d" % self.ledger.next_number()])
+            with await HttpLink.connect(self.process.http_port) as link:
+                status, reply = await link.request("POST", "/pub?topic=t0", batch[0].body)
+                if status == 200:
+                    self.ledger.acknowledge(batch, link)
+                health, text = await link.request("GET", "/ping")
+            if (status, health) == (200, 200):
+                return
+            answers.append(f"/pub {status} {reply.decode()}, /ping {health} {text.decode()}")
+            await asyncio.sleep(0.1)
+        self.fail([f"not well {RECOVERY_S} s after the disk: {answers[-1]}"])
+
     def count(self) -> None:
         """Add what was acknowledged to the tally."""
         self.tally.messages += sum(sent.is_acknowledged for sent in self.ledger.messages.values())
 
-    def fail(self, problems: list[str], process: NsqdProcess | None = None) -> None:
+    def fail(self, problems: list[str], process: NsqdProcess | None = None) -> NoReturn:
         """Tell what is wrong.
 
         Raises:
@@ -207,16 +260,20 @@ async def kill_at_failpoint(game: Round) -> None:
     """SIGKILL before or after a named operation, at the start of the daemon too."""
     chance = game.chance
     game.prepare("--mem-queue-size=0", f"--sync-every={chance.choice((1, 5, 50))}")
+    limit_s = FAILPOINT_S
     if not game.plan:
+        limit_s = game.duration_s
         number = chance.choice((1, 1, 2, 3, 5, 10, 30))
         game.plan = (f"{chance.choice(FAILPOINTS)}:{number}",)
+    elif "unlink" in game.plan[0]:
+        game.mix = Mix(drop_share=1.0)
     for _ in range(chance.randint(1, 2)):
         workload = None
         try:
             workload = await game.begin_life(plan=game.plan)
-            await workload.run(0.5)
-        except (StartFailedError, ConnectionError, EOFError):
-            pass  # killed before it listened, or while the topics were made
+            await workload.run(limit_s)
+        except (StartFailedError, LinkEndedError):
+            await game.process.wait()  # killed before it listened, or while the topics were made
         expected = await game.kill(workload)
         game.count()
         game.ledger.carry_on(expected)
@@ -256,17 +313,60 @@ async def stop_gracefully(game: Round) -> None:
     await game.verify(game.process, expected, are_doubles_allowed=False)
 
 
+# --- disks that fail
+
+
+async def fail_for_some_time(game: Round) -> None:
+    """The disk fails and recovers: the daemon lives, says so, and keeps what it acknowledged."""
+    chance = game.chance
+    game.prepare("--mem-queue-size=0", f"--sync-every={chance.choice((1, 5, 50))}")
+    if not game.plan:
+        error = chance.choice(("EIO", "ENOSPC"))
+        game.plan = (f"{error}:{chance.choice(FAILURES)}:{chance.choice((1, 2, 5))}+",)
+    workload = await game.begin_life(plan=game.plan, has_switch=True)
+    work = asyncio.create_task(workload.run(60.0))
+    await asyncio.sleep(game.duration_s)
+    game.process.switch_path.touch()
+    await asyncio.sleep(game.duration_s)
+    await game.must_answer("/ping", 200, 500)
+    game.process.switch_path.unlink()
+    game.tally.errors += 1
+    await game.must_recover()
+    await asyncio.sleep(game.duration_s)
+    work.cancel()
+    if work.done() and not work.cancelled():
+        await work
+    if chance.random() < 0.5:
+        expected = await game.kill(workload)
+    else:
+        code = await game.process.stop()
+        await workload.finish()
+        if code != 0:
+            game.fail([f"nsqd ended with code {code}"])
+        expected = game.ledger.expect()
+    game.count()
+    await game.verify(game.process, expected)
+
+
 # --- power cuts
 
 
 async def cut_with_sync_every_1(game: Round, cut_count: int = 4) -> None:
     """The power fails with --sync-every=1: all that was acknowledged is there."""
     game.prepare("--mem-queue-size=0", "--sync-every=1")
-    records = await _record_life(game)
+    records = await _record_life(game, 0.2)
     sends = SendIndex(records)
     for number, position in enumerate(_choose_cuts(game.chance, records, cut_count)):
         expected = game.ledger.expect(position, sends)
         await _cut(game, records, position, number, expected)
+
+
+async def cut_after_failed_fsync(game: Round) -> None:
+    """As with --sync-every=1, but some fsyncs fail before: their publishes were refused."""
+    chance = game.chance
+    numbers = sorted(chance.sample(range(1, 100), 3))
+    game.plan = tuple(f"EIO:fsync:segment:{number}" for number in numbers)
+    await cut_with_sync_every_1(game)
 
 
 async def cut_with_sync_timeout(game: Round, cut_count: int = 4) -> None:
@@ -282,7 +382,7 @@ async def cut_with_sync_timeout(game: Round, cut_count: int = 4) -> None:
         await _cut(game, records, position, number, expected)
 
 
-async def _record_life(game: Round, extra_s: float = 0.0) -> list[Record]:
+async def _record_life(game: Round, extra_s: float) -> list[Record]:
     """One life with a journal."""
     workload = await game.begin_life(has_journal=True, plan=game.plan)
     await workload.run(game.duration_s + extra_s)
@@ -326,6 +426,8 @@ SCENARIOS: dict[str, Scenario] = {
     "stop": stop_gracefully,
     "cut": cut_with_sync_every_1,
     "lazy": cut_with_sync_timeout,
+    "disk": fail_for_some_time,
+    "sick": cut_after_failed_fsync,
 }
 
 

@@ -245,15 +245,21 @@ class WatchedDisk:
         if handle is None:
             self._real["fsync"](fd)
             return
-        with self._step("fsync", handle.path, is_locked=False) as rule:
-            if rule is not None and rule.action == "lie":
-                return
-            with self._lock:
-                token = self._next_token
-                self._next_token += 1
-                self._record("fsync", token, handle.inode or handle.path)
-            self._real["fsync"](fd)
-            self._record("synced", token)
+        try:
+            with self._step("fsync", handle.path, is_locked=False) as rule:
+                if rule is None or rule.action != "lie":
+                    self._sync(fd, handle)
+        except OSError:
+            self._record("failed", handle.inode)
+            raise
+
+    def _sync(self, fd: int, handle: _Handle) -> None:
+        with self._lock:
+            token = self._next_token
+            self._next_token += 1
+            self._record("fsync", token, handle.inode or handle.path)
+        self._real["fsync"](fd)
+        self._record("synced", token)
 
     def _fdatasync(self, fd: int) -> None:
         # The sizes of files are part of it, and that is all that the model knows of.

@@ -39,6 +39,7 @@ class Mix:
     http_publisher_count: int = 1
     consumer_count: int = 3
     has_admin: bool = True
+    drop_share: float = 0.3  # of what the administrator does, empties and deletes
     max_delay_ms: int = 300
     max_body_bytes: int = 300
     pause_s: float = 0.004  # between two commands of a publisher
@@ -63,8 +64,11 @@ class Workload:
 
     async def prepare(self) -> None:
         """Make the topics that each start of this workload has, and know what is there."""
+        with await HttpLink.connect(self._process.http_port) as link:
+            await self._make_topics(link)
+
+    async def _make_topics(self, link: HttpLink) -> None:
         ledger = self._ledger
-        link = await HttpLink.connect(self._process.http_port)
         names = {f"t{number}" for number in range(self._mix.topic_count)}
         for name in sorted({*ledger.topics, *names}):
             ledger.channels.setdefault(name, set())
@@ -80,7 +84,6 @@ class Workload:
                     ledger.channels[name].add(channel["channel_name"])
                     target = _channel("unpause", name, channel["channel_name"])
                     await link.request("POST", target)
-        link.abort()
 
     async def run(self, duration_s: float, *, is_stopped_gently: bool = False) -> None:
         """Have the clients at work for some time, or until the daemon is gone.
@@ -137,12 +140,13 @@ class Workload:
 
     async def _publish_tcp(self) -> None:
         while not self._is_over():
-            with contextlib.suppress(LinkEndedError):
-                link = await TcpLink.open(self._process.tcp_port)
+            with (
+                contextlib.suppress(LinkEndedError),
+                await TcpLink.open(self._process.tcp_port) as link,
+            ):
                 while not self._is_over():
                     await self._publish_some(link)
                     await asyncio.sleep(self._chance.random() * 2 * self._mix.pause_s)
-                link.abort()
             await asyncio.sleep(_RECONNECT_S)
 
     async def _publish_some(self, link: TcpLink) -> None:
@@ -167,12 +171,13 @@ class Workload:
 
     async def _publish_http(self) -> None:
         while not self._is_over():
-            with contextlib.suppress(LinkEndedError):
-                link = await HttpLink.connect(self._process.http_port)
+            with (
+                contextlib.suppress(LinkEndedError),
+                await HttpLink.connect(self._process.http_port) as link,
+            ):
                 while not self._is_over():
                     await self._publish_one(link)
                     await asyncio.sleep(self._chance.random() * 2 * self._mix.pause_s)
-                link.abort()
             await asyncio.sleep(_RECONNECT_S)
 
     async def _publish_one(self, link: HttpLink) -> None:
@@ -196,13 +201,14 @@ class Workload:
 
     async def _consume(self) -> None:
         while not self._is_over():
-            with contextlib.suppress(LinkEndedError):
-                link = await TcpLink.open(self._process.tcp_port)
+            with (
+                contextlib.suppress(LinkEndedError),
+                await TcpLink.open(self._process.tcp_port) as link,
+            ):
                 self._consumers[link] = None
                 try:
                     await self._serve(link)
                 finally:
-                    link.abort()
                     del self._consumers[link]
             await asyncio.sleep(_RECONNECT_S)
 
@@ -275,35 +281,39 @@ class Workload:
 
     async def _administrate(self) -> None:
         while not self._is_over():
-            with contextlib.suppress(LinkEndedError):
-                link = await HttpLink.connect(self._process.http_port)
+            with (
+                contextlib.suppress(LinkEndedError),
+                await HttpLink.connect(self._process.http_port) as link,
+            ):
                 while not self._is_over():
                     await asyncio.sleep(self._chance.random() * 0.1)
                     async with self._topology:
                         await self._intervene(link)
-                link.abort()
             await asyncio.sleep(_RECONNECT_S)
 
     async def _intervene(self, link: HttpLink) -> None:
-        chance, ledger = self._chance, self._ledger
-        topic = chance.choice(ledger.topics)
-        way = chance.random()
-        if way < 0.35:
-            await self._pause(link, topic)
-        elif way < 0.5:
-            await self._pause(link, topic, FIRST_CHANNEL)
-        elif way < 0.7:
+        chance = self._chance
+        topic = chance.choice(self._ledger.topics)
+        if chance.random() < self._mix.drop_share:
+            await self._drop_something(link, topic)
+        elif chance.random() < 0.3:
             await self._create(link, topic, chance.choice(_CHANNELS[1:]))
-        elif way < 0.78:
+        else:
+            await self._pause(link, topic, chance.choice((None, FIRST_CHANNEL)))
+
+    async def _drop_something(self, link: HttpLink, topic: str) -> None:
+        channels = self._ledger.channels[topic]
+        way = self._chance.randrange(4)
+        if way == 0:
             await self._drop(link, _channel("empty", topic, FIRST_CHANNEL), topic, FIRST_CHANNEL)
-        elif way < 0.84:
+        elif way == 1:
             await self._drop(link, f"/topic/empty?topic={topic}", topic, None)
-        elif way < 0.92:
-            for channel in sorted(ledger.channels[topic] - {FIRST_CHANNEL})[:1]:
-                ledger.channels[topic].discard(channel)
+        elif way == 2:
+            for channel in sorted(channels - {FIRST_CHANNEL})[:1]:
+                channels.discard(channel)
                 await self._drop(link, _channel("delete", topic, channel), topic, channel)
         else:
-            ledger.channels[topic].clear()
+            channels.clear()
             await self._drop(link, f"/topic/delete?topic={topic}", topic, None, is_certain=True)
             await link.request("POST", f"/topic/create?topic={topic}")
             await self._create(link, topic, FIRST_CHANNEL)
@@ -315,7 +325,7 @@ class Workload:
             if status == 200:
                 known.add(channel)
 
-    async def _pause(self, link: HttpLink, topic: str, channel: str | None = None) -> None:
+    async def _pause(self, link: HttpLink, topic: str, channel: str | None) -> None:
         rest = f"?topic={topic}" + (f"&channel={channel}" if channel else "")
         noun = "channel" if channel else "topic"
         await link.request("POST", f"/{noun}/pause{rest}")
