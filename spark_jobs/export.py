@@ -17,7 +17,6 @@ from pyspark.sql import DataFrame, DataFrameWriter, Observation
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
 from spark_jobs.job import (
-    Progress,
     Selection,
     add_source_arguments,
     format_bytes,
@@ -25,9 +24,15 @@ from spark_jobs.job import (
     run_job,
 )
 from spark_jobs.json_bodies import JSON_COLUMN, add_json_arguments, with_json
+from spark_jobs.progress import Progress
 from spark_jobs.session import JobError, open_session
 
 DATE_COLUMN = "date"
+# Where formats come from that are not Spark's own.
+_PACKAGES = {
+    "delta": "io.delta:delta-spark_2.13:4.0.0",
+    "iceberg": "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.10.0",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +66,10 @@ def run(args: argparse.Namespace) -> None:
     progress = Progress()
     selection = Selection(args)
     progress.step(f"reading {selection.describe()}")
-    with open_session("nsqd export", master=args.master, memory=args.memory) as spark:
+    with (
+        open_session("nsqd export", master=args.master, memory=args.memory) as spark,
+        progress.watching(spark),
+    ):
         selection.warn_of_damage(spark, progress)
         if args.json:
             total = 0
@@ -110,9 +118,10 @@ def _write(
             writer.save(path)
     except (PySparkException, Py4JJavaError) as error:
         if "DATA_SOURCE_NOT_FOUND" in str(error):
+            package = _PACKAGES.get(args.format.lower())
+            hint = f", as in spark-submit --packages {package}" if package else ""
             raise JobError(
-                f"this Spark has no format {args.format!r}: add its package, as in"
-                " spark-submit --packages io.delta:delta-spark_2.13:4.0.0"
+                f"this Spark has no format {args.format!r}: add its package{hint}"
             ) from error
         raise
     return counted.get["rows"], counted.get["bytes"]

@@ -3,8 +3,8 @@
 import argparse
 import dataclasses
 import logging
+import re
 import sys
-import time
 from collections.abc import Callable
 
 from py4j.protocol import Py4JJavaError
@@ -13,27 +13,15 @@ from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 from spark_jobs.catalog import find_queues
 from spark_jobs.options import Origin, ReadOptions, Table, parse_read_options
+from spark_jobs.progress import Progress
 from spark_jobs.session import DEFAULT_MASTER, DEFAULT_MEMORY, JobError
 from spark_jobs.source import FORMAT
 
 _MAX_SHOWN_NAMES = 10
 # Of a Python error inside Spark, its own last line tells what happened.
 _PYTHON_ERROR_MARKS = ("Error: ", "Exception: ")
-
-
-class Progress:
-    """Lines on stderr that say what a job is doing."""
-
-    def __init__(self) -> None:
-        self._started = time.monotonic()
-
-    def step(self, text: str) -> None:
-        """Says what happens next."""
-        print(f"[{self.elapsed_s():6.1f} s] {text}", file=sys.stderr, flush=True)
-
-    def elapsed_s(self) -> float:
-        """Seconds since the job began."""
-        return time.monotonic() - self._started
+# Names of classes that say nothing to a user.
+_OWN_ERROR = re.compile(r"(?:spark_jobs\.[\w.]+|ValueError|FileNotFoundError): ")
 
 
 def add_source_arguments(parser: argparse.ArgumentParser, *, data_dirs: str = "+") -> None:
@@ -215,8 +203,13 @@ def shorten_error(text: str) -> str:
     for line in reversed(text.splitlines()):
         line = line.strip()
         if any(mark in line for mark in _PYTHON_ERROR_MARKS) and not line.startswith("at "):
-            return line
-    return text.strip().partition("\n")[0]
+            return _OWN_ERROR.sub("", line, count=1)
+    return first_line(text)
+
+
+def first_line(error: object) -> str:
+    """What Spark says before it goes into details; some of its texts begin with an empty line."""
+    return str(error).strip().partition("\n")[0]
 
 
 def plural(count: int, noun: str) -> str:

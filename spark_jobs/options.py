@@ -27,6 +27,8 @@ _UNIT_NS = {
     "d": 86400 * 10**9,
     "w": 7 * 86400 * 10**9,
 }
+# About the year 5138: what would be later than that was meant in a smaller unit.
+_MAX_TIME_NS = 10**20
 _SIZE = re.compile(r"(\d{1,18})\s*([kmg]?)(?:i?b)?", re.IGNORECASE)
 _SIZE_SHIFTS = {"": 0, "k": 10, "m": 20, "g": 30}
 _DEFAULT_LIMITS = Limits()
@@ -224,15 +226,16 @@ def parse_size(name: str, text: str) -> int:
     return int(match[1]) << _SIZE_SHIFTS[match[2].lower()]
 
 
-def parse_count(name: str, text: str, *, maximum: int = 2**31 - 1) -> int:
-    """A number of things, at least 1.
+def parse_count(name: str, text: str, *, minimum: int = 1, maximum: int = 2**31 - 1) -> int:
+    """A number of things.
 
     Raises:
         ValueError: it is not that.
     """
-    if not text.strip().isascii() or not text.strip().isdigit() or not 0 < int(text) <= maximum:
-        raise ValueError(f"option {name} is a number from 1 to {maximum}, not {text!r}")
-    return int(text)
+    digits = text.strip()
+    if not re.fullmatch("[0-9]{1,19}", digits) or not minimum <= int(digits) <= maximum:
+        raise ValueError(f"option {name} is a number from {minimum} to {maximum}, not {text!r}")
+    return int(digits)
 
 
 def _parse_optional_size(name: str, given: Mapping[str, str]) -> int | None:
@@ -252,8 +255,19 @@ def _parse_max_record_bytes(given: Mapping[str, str]) -> int:
     return size + HEADER_BYTES
 
 
+def _since_epoch_ns(number: int) -> int:
+    """From 1973 on in each of the units, and before 5138 in seconds."""
+    for factor in (10**9, 10**6, 10**3):
+        if number * factor < _MAX_TIME_NS:
+            return number * factor
+    return number
+
+
 def parse_time_ns(name: str, text: str) -> int:
-    """A moment in nanoseconds: ISO 8601 (UTC unless it says otherwise), 15m ago, or nanoseconds.
+    """A moment in nanoseconds: ISO 8601 (UTC unless it says otherwise), 15m ago, or a number.
+
+    A number counts seconds, milliseconds, microseconds or nanoseconds since 1970, told apart by
+    size: taken for nanoseconds, all but the last would silently select everything.
 
     Raises:
         ValueError: it is none of these.
@@ -262,7 +276,7 @@ def parse_time_ns(name: str, text: str) -> int:
     if match := _RELATIVE.fullmatch(text):
         return time.time_ns() - int(match[1]) * _UNIT_NS[match[2]]
     if text.isascii() and text.isdigit() and len(text) > len("20261231"):
-        return int(text)
+        return _since_epoch_ns(int(text))
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

@@ -18,14 +18,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
 from spark_jobs.job import (
-    Progress,
     Selection,
     add_source_arguments,
+    first_line,
     format_bytes,
     plural,
     run_job,
 )
 from spark_jobs.json_bodies import add_json_arguments, with_json
+from spark_jobs.progress import Progress
 from spark_jobs.session import JobError, open_session
 from spark_jobs.sink import publish
 from spark_jobs.sql import collect_shown, format_table
@@ -71,7 +72,10 @@ def run(args: argparse.Namespace) -> None:
     progress = Progress()
     selection = Selection(args)
     progress.step(f"reading {selection.describe()}")
-    with open_session("nsqd replay", master=args.master, memory=args.memory) as spark:
+    with (
+        open_session("nsqd replay", master=args.master, memory=args.memory) as spark,
+        progress.watching(spark),
+    ):
         selection.warn_of_damage(spark, progress)
         frame = select_messages(spark, selection, args)
         if args.dry_run:
@@ -106,7 +110,7 @@ def select_messages(
         try:
             frame = frame.where(args.where)
         except AnalysisException as error:
-            raise JobError(f"--where: {str(error).partition(chr(10))[0]}") from error
+            raise JobError(f"--where: {first_line(error)}") from error
     if args.sample is not None:
         frame = frame.sample(float(args.sample), int(args.seed))
     if args.limit is not None:

@@ -19,13 +19,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_jobs.job import (
-    Progress,
     Selection,
     add_source_arguments,
     format_bytes,
     plural,
     run_job,
 )
+from spark_jobs.progress import Progress
 from spark_jobs.report_page import render
 from spark_jobs.report_tables import Counting, Report, table_rows
 from spark_jobs.session import JobError, open_session
@@ -131,6 +131,10 @@ def run(args: argparse.Namespace) -> None:
     """
     progress = Progress()
     selection = Selection(args)
+    try:
+        OutputDirectory(args.output).make()
+    except (OSError, ValueError) as error:
+        raise JobError(f"cannot write to {args.output}: {error}") from error
     progress.step(f"reading {selection.describe()}")
     report = Report(
         data_dirs=list(args.data_dir),
@@ -143,7 +147,10 @@ def run(args: argparse.Namespace) -> None:
         fields=[],
         corrupt_records=[],
     )
-    with open_session("nsqd report", master=args.master, memory=args.memory) as spark:
+    with (
+        open_session("nsqd report", master=args.master, memory=args.memory) as spark,
+        progress.watching(spark),
+    ):
         counting = Counting(spark, selection, progress)
         try:
             counting.count(report, field_rows=args.field_rows)

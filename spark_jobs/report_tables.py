@@ -13,8 +13,9 @@ from diskqueue.envelope import HEADER_BYTES
 from diskqueue.segment import PREFIX, PREFIX_BYTES
 from spark_jobs.catalog import Queue
 from spark_jobs.columns import BAD_COLUMN
-from spark_jobs.job import Progress, Selection
+from spark_jobs.job import Selection
 from spark_jobs.json_fields import NOT_JSON, describe_fields
+from spark_jobs.progress import Progress
 from spark_jobs.storage import Directory
 
 _HEADER_COLUMNS = "node,topic,channel,segment,offset,timestamp,attempts,id,size"

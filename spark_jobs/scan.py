@@ -9,8 +9,11 @@ import functools
 import gc
 import logging
 import mmap
+import sys
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -81,13 +84,22 @@ class ScanSettings:
 
 @functools.cache
 def settle_worker() -> None:
-    """Tells the garbage collector, once per process, to leave alone what is there already.
+    """Makes a Python worker of Spark, once in its life, fit for reading.
 
-    Spark runs a full collection in its Python worker after every task. With all the modules that
-    are imported that takes 25-40 ms, as long as reading 50 MB of headers.
+    Spark runs a full garbage collection in it after every task. With all the modules that are
+    imported that takes 25-40 ms, as long as reading 50 MB of headers; what is there already is
+    left alone. And where a query stops early (LIMIT), Spark closes the pipe and its worker prints a
+    traceback for that, which is no error.
     """
     gc.collect()
     gc.freeze()
+    print_exc = traceback.print_exc
+
+    def print_unless_pipe(*args: Any, **options: Any) -> None:
+        if not isinstance(sys.exc_info()[1], BrokenPipeError):
+            print_exc(*args, **options)
+
+    traceback.print_exc = print_unless_pipe
 
 
 def read_batches(

@@ -18,6 +18,7 @@ from spark_jobs.source import register
 DEFAULT_MASTER = "local[*]"
 DEFAULT_MEMORY = "1g"
 _SHUFFLE_PARTITIONS = "8"
+_LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 _LOOPBACK = "127.0.0.1"
 _NEEDS_JAVA = (
     "Spark needs Java 17 or newer. Install it (Debian: apt-get install openjdk-17-jre-headless,"
@@ -71,10 +72,12 @@ def _configure(builder: SparkSession.Builder, master: str, memory: str) -> Spark
         "spark.driver.memory": memory,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(),
-        "spark.log.level": "ERROR",
         # 200, Spark's own choice for a cluster, are mostly empty here.
         "spark.sql.shuffle.partitions": _SHUFFLE_PARTITIONS,
     }
+    if "SPARK_CONF_DIR" not in os.environ:
+        # Whoever has a directory of settings has one for logs there.
+        settings["spark.driver.extraJavaOptions"] = f'-Dlog4j2.configurationFile="{_LOG_SETTINGS}"'
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
         settings["spark.driver.host"] = _LOOPBACK

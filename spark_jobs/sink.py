@@ -146,7 +146,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
         tls=_parse_tls(given),
         auth_secret=given.get("authsecret"),
         window_count=parse_count("window", given.get("window", "4"), maximum=1000),
-        retry_count=parse_count("retries", given.get("retries", "5"), maximum=1000),
+        retry_count=parse_count("retries", given.get("retries", "5"), minimum=0, maximum=1000),
         timeout_s=float(parse_count("timeout", given.get("timeout", "30"), maximum=86400)),
     )
     return SinkOptions(

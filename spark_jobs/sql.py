@@ -17,14 +17,17 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
 from spark_jobs.columns import BAD_COLUMN, MESSAGE_COLUMNS
-from spark_jobs.job import Progress, Selection, add_source_arguments, plural, run_job
+from spark_jobs.job import Selection, add_source_arguments, first_line, plural, run_job
 from spark_jobs.json_bodies import add_json_arguments, with_json
+from spark_jobs.progress import Progress
 from spark_jobs.session import JobError, open_session
 
 ALL_VIEW = "messages"
 DAMAGE_VIEW = "corrupt_records"
 
 _COUNT_ALL = re.compile(r"count\s*\(\s*\*\s*\)", re.IGNORECASE)
+# What takes all columns of a table without naming them; without SELECT there is DESCRIBE or FROM.
+_NEEDS_ALL = {"natural", "pivot", "unpivot"}
 _DEFAULT_ROWS = 100
 
 
@@ -50,10 +53,16 @@ def needed_columns(query: str, *, includes_bad: bool, has_json: bool) -> list[st
     text = _COUNT_ALL.sub(" ", query)
     if "*" in text:
         return known
-    words = {word.lower() for word in re.findall(r"\w+", text)}
+    words = _words(text)
+    if "select" not in words or words & _NEEDS_ALL:
+        return known
     if "text" in words or has_json:
         words.add("body")
     return [name for name in known if name in words] or ["offset"]
+
+
+def _words(text: str) -> set[str]:
+    return {word.lower() for word in re.findall(r"\w+", text)}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,32 +83,46 @@ def run(args: argparse.Namespace) -> None:
     Raises:
         JobError: the arguments or the query are wrong.
     """
+    if args.rows < 0:
+        raise JobError(f"--rows is at least 0, not {args.rows}")
     progress = Progress()
     selection = Selection(args)
     progress.step(f"reading {selection.describe()}")
-    with open_session("nsqd sql", master=args.master, memory=args.memory) as spark:
+    with (
+        open_session("nsqd sql", master=args.master, memory=args.memory) as spark,
+        progress.watching(spark),
+    ):
         _create_views(spark, selection, args)
         try:
             result = spark.sql(args.query)
         except AnalysisException as error:
-            views = ", ".join(view_names(selection.topics).values())
-            first = str(error).partition("\n")[0]
-            raise JobError(f"{first} (views: {ALL_VIEW}, {DAMAGE_VIEW}, {views})") from error
+            raise JobError(_explain(error, selection)) from error
         if args.output:
             _write(result, args, progress)
         else:
             _show(result, args.rows, progress)
 
 
+def _explain(error: AnalysisException, selection: Selection) -> str:
+    """What is wrong, and what there is instead: Spark knows only what the query mentions."""
+    views = ", ".join([ALL_VIEW, DAMAGE_VIEW, *view_names(selection.topics).values()])
+    columns = ", ".join([*MESSAGE_COLUMNS, "text"])
+    return f"{first_line(error)} (views: {views}; columns: {columns}, and json with --json)"
+
+
 def _create_views(spark: SparkSession, selection: Selection, args: argparse.Namespace) -> None:
-    """Makes those views that the query mentions: each costs a look at the directory."""
-    words = {word.lower() for word in re.findall(r"\w+", args.query)}
+    """Makes those views that the query mentions: each costs a look at the directory.
+
+    SHOW VIEWS mentions them all.
+    """
+    words = _words(args.query)
+    is_every = args.query.split(None, 1)[:1] in (["show"], ["SHOW"])
     columns = ",".join(
         needed_columns(args.query, includes_bad=args.include_bad, has_json=args.json)
     )
     views = {view: topic for topic, view in view_names(selection.topics).items()}
     for view, topic in [(ALL_VIEW, args.topic or "*"), *views.items()]:
-        if view.lower() not in words:
+        if not is_every and view.lower() not in words:
             continue
         frame = selection.load(spark, topic=topic, columns=columns)
         if "body" in frame.columns:
@@ -107,7 +130,7 @@ def _create_views(spark: SparkSession, selection: Selection, args: argparse.Name
         if args.json:
             frame = with_json(frame, schema=args.json_schema, sample_rows=args.json_sample)
         frame.createOrReplaceTempView(view)
-    if DAMAGE_VIEW in words:
+    if is_every or DAMAGE_VIEW in words:
         selection.load(spark, table=DAMAGE_VIEW).createOrReplaceTempView(DAMAGE_VIEW)
 
 

@@ -18,6 +18,7 @@ _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 # Hadoop's names for what Arrow calls s3.
 _S3_SCHEMES = ("s3a://", "s3n://")
 _GLOB = re.compile(r"[*?\[]")
+_BRACES = re.compile(r"\{([^{}]*)\}")
 _MAX_GLOB_DIRECTORIES = 100_000
 
 
@@ -144,6 +145,14 @@ class OutputDirectory:
         """
         self._filesystem, self._path = _open_filesystem(name.rstrip("/") or "/")
 
+    def make(self) -> None:
+        """Makes the directory now, so that a job fails before its work and not after.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        self._filesystem.create_dir(self._path, recursive=True)
+
     def write(self, file_name: str, content: bytes) -> None:
         """Writes a file, in a directory below if its name says so.
 
@@ -159,12 +168,19 @@ class OutputDirectory:
 def expand(pattern: str) -> list[str]:
     """The names of the directories a path, a glob or a URI stands for; none if a glob finds none.
 
+    A glob has `*`, `?`, `[a-z]` and `{a,b}`, as everywhere in Spark.
+
     Raises:
         ValueError: there is no such kind of file system.
         OSError: a directory cannot be listed.
     """
-    if not _GLOB.search(pattern) or Directory(pattern).exists():
+    braces = _BRACES.search(pattern)
+    if not (braces or _GLOB.search(pattern)) or Directory(pattern).exists():
         return [pattern]
+    if braces:
+        head, tail = pattern[: braces.start()], pattern[braces.end() :]
+        choices = [f"{head}{choice}{tail}" for choice in braces[1].split(",")]
+        return [name for choice in choices for name in expand(choice) if Directory(name).exists()]
     parts = pattern.rstrip("/").split("/")
     first = next(i for i, part in enumerate(parts) if _GLOB.search(part))
     found = ["/".join(parts[:first]) or ("/" if pattern.startswith("/") else ".")]

@@ -118,6 +118,12 @@ class TestSql:
             "error: no queue in {data} matches topic=x*; there are: orders, orders:billing",
         ),
         (["sql", "{data}", "SELECT * FROM nothing"], "views: messages, corrupt_records, orders"),
+        (
+            ["sql", "{data}", "SELEC 1"],
+            "error: [PARSE_SYNTAX_ERROR] Syntax error at",
+        ),
+        (["sql", "{data}", "SELECT nope FROM orders"], "columns: node, topic, channel"),
+        (["sql", "{data}", "SELECT 1", "--rows", "-1"], "error: --rows is at least 0, not -1"),
         (["sql", "{data}", "SELECT 1", "--since", "soon"], "option since is a time such as"),
         (["sql", "{data}", "SELECT * FROM torn", "--fail-fast"], "at offset 50: "),
         (["export", "{data}"], "say where to write: --output DIR or --table NAME"),
@@ -127,7 +133,9 @@ class TestSql:
             "error: not a schema: 'a b c'",
         ),
         (["replay", "{data}", "--topic", "orders"], "say where to publish"),
-        (["replay", "{data}", "--dry-run", "--where", "nope = 1"], "error: --where: "),
+        (["report", "{data}", "--output", "/dev/null/x"], "error: cannot write to /dev/null/x: "),
+        (["replay", "{data}", "--dry-run", "--where", "nope = 1"], "error: --where: [UNRESOLVED_"),
+        (["replay", "{data}", "--dry-run", "--where", "a >"], "error: --where: [PARSE_SYNTAX_"),
         (["replay", "{data}", "--dry-run", "--sample", "2"], "--sample is more than 0 and at most"),
     ],
 )

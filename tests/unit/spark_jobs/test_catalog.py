@@ -166,8 +166,10 @@ def test_directories_by_glob_list_and_uri(tmp_path: Path) -> None:
     globbed = find_queues(ReadOptions((f"{tmp_path}/n*/data",)))
     listed = find_queues(ReadOptions((f"{tmp_path}/n1/data", f"file://{tmp_path}/x1/data")))
     by_uri = find_queues(ReadOptions((f"file://{tmp_path}/n*/data/",)))
+    chosen = find_queues(ReadOptions((f"{tmp_path}/{{n2,x*,missing}}/data",)))
 
     assert [queue.node for queue in globbed] == ["n1", "n2"]
+    assert [queue.node for queue in chosen] == ["n2", "x1"]
     assert [queue.directory for queue in listed] == [
         f"{tmp_path}/n1/data",
         f"file://{tmp_path}/x1/data",
@@ -186,7 +188,7 @@ def test_a_directory_whose_name_looks_like_a_glob(tmp_path: Path) -> None:
     assert queue.node == "a[1]"
 
 
-@pytest.mark.parametrize("name", ["missing", "missing*"])
+@pytest.mark.parametrize("name", ["missing", "missing*", "{missing,gone}"])
 def test_a_directory_that_is_not_there(name: str, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="data directory") as caught:
         find(tmp_path / name)

@@ -33,6 +33,20 @@ def test_only_columns_that_are_mentioned(query: str, columns: list[str]) -> None
     assert needed_columns(query, includes_bad=False, has_json=False) == columns
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "DESCRIBE orders",
+        "FROM orders |> LIMIT 1",
+        "TABLE orders",
+        "SELECT a.id FROM a NATURAL JOIN b",
+        "SELECT * FROM orders PIVOT (count(id) FOR attempts IN (1, 2))",
+    ],
+)
+def test_what_takes_all_columns_without_naming_them(query: str) -> None:
+    assert len(needed_columns(query, includes_bad=False, has_json=False)) == 10
+
+
 def test_a_star_is_everything() -> None:
     assert len(needed_columns("SELECT * FROM t", includes_bad=False, has_json=False)) == 10
     assert len(needed_columns("SELECT t.* FROM t", includes_bad=True, has_json=False)) == 11
@@ -71,5 +85,6 @@ def test_errors_lose_their_stacks() -> None:
         "\tat org.apache.spark.Error: no\n"
     )
 
-    assert shorten_error(text) == "spark_jobs.scan.SegmentLostError: segment x was consumed"
-    assert shorten_error("[PARSE] wrong\nat line 1") == "[PARSE] wrong"
+    assert shorten_error(text) == "segment x was consumed"
+    assert shorten_error("x: Error\nOSError: disk") == "OSError: disk"
+    assert shorten_error("\n[PARSE] wrong\nat line 1") == "[PARSE] wrong"
