@@ -37,7 +37,7 @@ IDENTIFY_LIMITS = IdentifyLimits(
 )
 # What one turn may decode, and how much of a bomb is worth looking at.
 TURN_BYTES = 1000
-MAX_PLAIN_BYTES = 256 * 1024
+MAX_PLAIN_BYTES = 64 * 1024
 
 
 class OpenGate:
@@ -121,16 +121,15 @@ def check_compression(data: bytes) -> None:
     for make in makers:
         whole, is_whole_good = decode(make(), [data])
         parts, is_good = decode(make(), cut(data))
-        assert is_good == is_whole_good
-        if is_good:
-            assert parts == whole
-        else:
-            # What comes before the fault may or may not be given out.
-            assert parts.startswith(whole) or whole.startswith(parts)
+        if max(len(parts), len(whole)) < MAX_PLAIN_BYTES:
+            assert is_good == is_whole_good
+            assert parts == whole or not is_good
+        # What comes before a fault may or may not be given out.
+        assert parts.startswith(whole) or whole.startswith(parts)
 
 
 def decode(codec: SnappyCodec | DeflateCodec, pieces: list[bytes]) -> tuple[bytes, bool]:
-    """Return what comes out, and whether it was a valid stream so far."""
+    """Return what comes out, a bomb's beginning only, and whether it was valid so far."""
     plain = bytearray()
     try:
         for piece in pieces:
@@ -140,8 +139,8 @@ def decode(codec: SnappyCodec | DeflateCodec, pieces: list[bytes]) -> tuple[byte
                 assert len(decoded) <= TURN_BYTES
                 plain += decoded
                 rest = b""
-                if len(plain) > MAX_PLAIN_BYTES:
-                    return bytes(plain[:MAX_PLAIN_BYTES]), True
+                if len(plain) >= MAX_PLAIN_BYTES:
+                    return bytes(plain), True
                 if not codec.has_pending:
                     break
     except CompressionError:
