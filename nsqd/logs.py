@@ -26,15 +26,19 @@ _CHUNK_BYTES = select.PIPE_BUF
 # How long a full pipe may delay the daemon, once, before lines are dropped.
 PATIENCE_MS = 100
 
-# user:password@ of a URL, or of a host:port without a scheme.
-_CREDENTIALS = re.compile(r"://[^/?#\s]*@|[^\s/@:=\"'(]+:[^\s/@\"']+@(?=[\w\[])")
+# user:password@ of a URL, or of a host:port without a scheme. Whoever writes 16 KB of colons finds
+# both patterns bounded: each begins where a word does, or looks no farther than its count.
+_CREDENTIALS = re.compile(
+    r"://[^/?#\s]*@|(?<![^\s/=\"'(,\[])[^\s/@:=\"'(]{1,64}:[^\s/@\"']{1,256}@(?=[\w\[])"
+)
 # The value of a query parameter with a telling name.
 _QUERY_SECRET = re.compile(
-    r"([?&;][^=&;\s]*(?:token|secret|passw|api_?key|auth|signature|credential)[^=&;\s]*=)[^&;#\s\"']*",
+    r"([?&;][^=&;?\s]{0,32}(?:token|secret|passw|api_?key|auth|signature|credential)"
+    r"[^=&;?\s]{0,32}=)[^&;#\s\"']*",
     re.IGNORECASE,
 )
-# Controls, and what turns the direction of writing: a terminal would obey.
-_CONTROL = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+# Controls, other ends of lines, and what turns the direction of writing: a terminal would obey.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _HIDDEN = "***"
 
 
@@ -129,7 +133,8 @@ class LineFormatter(logging.Formatter):
 def _format_lines(prefix: str, created: float, level: str, text: str) -> str:
     local_time = datetime.fromtimestamp(created).strftime("%Y/%m/%d %H:%M:%S.%f")
     header = f"{prefix}{local_time} {level}: "
-    lines = redact(text).splitlines() or [""]
+    # Nothing else ends a line: a stranger's word shall not make thousands of them.
+    lines = redact(text).removesuffix("\n").split("\n")
     return "\n".join(header + _CONTROL.sub(_escape, line) for line in lines)
 
 

@@ -49,6 +49,6 @@ TARGETS = {
         Target("command_line", option_targets.check_command_line, _FLAGS),
         Target("config_file", option_targets.check_config_file, _TOML),
         Target("pattern", option_targets.check_pattern, _PATTERNS),
-        Target("log_line", option_targets.check_log_line, _LOGGED),
+        Target("log_line", option_targets.check_log_line, _LOGGED, max_bytes=20_000),
     )
 }
