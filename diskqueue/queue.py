@@ -405,7 +405,9 @@ class DiskQueue:
             self._free_if_consumed()
         job = self._make_job(with_metadata=with_metadata)
         if not job.targets and not job.removals:
-            is_unused = self._durable_text is None and self.unsynced_count == 0
+            # A sync without metadata may have taken care of the appended records.
+            has_files = self._writer.segment.exists or self._oldest is not self._writer.segment
+            is_unused = self._durable_text is None and self.unsynced_count == 0 and not has_files
             if job.text in (None, self._durable_text) or is_unused:
                 # Commits behind an unfinished record change nothing on disk.
                 self._append_count = 0

@@ -214,7 +214,8 @@ class Daemon:
 
     async def _load_metadata(self) -> None:
         try:
-            self.broker.load(metadata.load(self._data_path))
+            known = metadata.load(self._data_path)
+            self.broker.load(metadata.add_found(known, self._data_path))
         except metadata.MetadataError as error:
             raise StartError(f"failed to load metadata - {error}") from error
         except OSError as error:

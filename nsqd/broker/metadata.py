@@ -1,11 +1,20 @@
-"""nsqd.dat: which topics and channels exist, and which are paused, read and written."""
+"""nsqd.dat: which topics and channels exist, and which are paused, read and written.
+
+It is written soon after a topic or channel has come, not before its first message is acknowledged.
+So after a crash, or if it was lost, queues may have messages that it does not know: they are found
+by their files.
+"""
 
 import json
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from diskqueue.layout import write_atomically
+from diskqueue.layout import list_queues, split_queue_name, write_atomically
+from nsqd.protocol.names import is_ephemeral, is_valid_channel_name, is_valid_topic_name
+
+logger = logging.getLogger(__name__)
 
 FILE_NAME = "nsqd.dat"
 
@@ -92,6 +101,40 @@ def load(data_path: Path) -> list[TopicRecord]:
         return decode(text)
     except ValueError as error:
         raise MetadataError(f"failed to parse metadata in {path} - {error}") from error
+
+
+def add_found(topics: Iterable[TopicRecord], data_path: Path) -> list[TopicRecord]:
+    """Return the topics and channels of nsqd.dat, and those that only their messages tell of.
+
+    Raises:
+        OSError: the directory can't be listed.
+    """
+    records = list(topics)
+    paused = {topic.name: topic.is_paused for topic in records}
+    known = {(topic.name, channel.name) for topic in records for channel in topic.channels}
+    for name, files in list_queues(data_path).items():
+        topic_name, channel_name = split_queue_name(name)
+        if not any(files.segments.values()) or not _is_kept(topic_name, channel_name):
+            continue
+        if channel_name is None:
+            is_known = topic_name in paused
+            channels: tuple[ChannelRecord, ...] = ()
+        else:
+            is_known = (topic_name, channel_name) in known
+            channels = (ChannelRecord(channel_name, is_paused=False),)
+        if not is_known:
+            logger.warning("found messages of a queue that %s does not know: %s", FILE_NAME, name)
+            records.append(TopicRecord(topic_name, paused.setdefault(topic_name, False), channels))
+    return records
+
+
+def _is_kept(topic_name: str, channel_name: str | None) -> bool:
+    """Whether such a queue is loaded: nsqd forgets what is ephemeral."""
+    if not is_valid_topic_name(topic_name) or is_ephemeral(topic_name):
+        return False
+    if channel_name is None:
+        return True
+    return is_valid_channel_name(channel_name) and not is_ephemeral(channel_name)
 
 
 def save(data_path: Path, text: bytes) -> None:

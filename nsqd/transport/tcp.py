@@ -158,8 +158,8 @@ class V2Connection(asyncio.Protocol):
     @property
     def _is_listening(self) -> bool:
         """Whether commands can be run: none waits for the auth server or for unread replies."""
-        is_free = self._is_open and not self._is_suspended and self._stalled_at is None
-        return is_free and not self._held.is_full
+        is_waiting = self._is_suspended or self._stalled_at is not None or self._held.is_full
+        return self._is_open and not is_waiting
 
     def eof_received(self) -> bool:
         """Tell a client that stops in the middle of a body; False lets the transport close."""
@@ -251,11 +251,13 @@ class V2Connection(asyncio.Protocol):
                 return
             self.stream.write(reply)
             if self._stalled_at is not None and self._is_open:
-                # No more commands until the client has read what the last ones were answered.
-                self._transport.pause_reading()
+                self._transport.pause_reading()  # until the client has read what it was answered
 
-    def _hold(self, receipt: Receipt, verb: str, reply: bytes) -> None:
+    def _hold(self, receipt: Receipt | None, verb: str, reply: bytes) -> None:
         """Answer when what was published is durable."""
+        if receipt is None:
+            self._out.append(reply)
+            return
         self._flush()
         self._held.add_receipt(receipt, verb, reply)
         if self._held.is_full:
@@ -331,7 +333,6 @@ class V2Connection(asyncio.Protocol):
             self._start_heartbeats()
         if not self._is_open:
             return
-        self._heard_at = self._loop.time()
         if self._has_short_cut and (publish := self._parser.find_lone_publish(data)) is not None:
             self._publish(publish)
             self._flush()
@@ -339,6 +340,8 @@ class V2Connection(asyncio.Protocol):
             self._parser.feed(data)
             if not self._is_suspended:
                 self._run(self._parser.commands())
+        if not self._parser.is_dragging:  # as in nsqd, a command has the time of two heartbeats
+            self._heard_at = self._loop.time()
         if self._server.on_read is not None:
             self._server.on_read()
 
@@ -411,10 +414,7 @@ class V2Connection(asyncio.Protocol):
         except (ClosedError, OSError) as error:
             raise publish_error("DPUB", error) from error
         self.pub_counts[name] = self.pub_counts.get(name, 0) + 1
-        if receipt is None:
-            self._out.append(frames.OK)
-        else:
-            self._hold(receipt, "DPUB", frames.OK)
+        self._hold(receipt, "DPUB", frames.OK)
 
     def _subscribe(self, command: commands.Subscribe) -> None:
         self.auth.check("SUB", command.topic, command.channel)
@@ -559,7 +559,7 @@ class V2Connection(asyncio.Protocol):
     def _auth_answered(self, answer: asyncio.Future[AuthState], then: Callable[[], object]) -> None:
         if answer.cancelled():
             return  # nsqd is stopping
-        answer.exception()  # asyncio would complain if nobody looked, as when the client has left
+        answer.exception()  # asyncio complains if nobody looks, as when the client has left
 
         def use_it() -> None:
             self.auth.take(answer, self.remote_address)

@@ -178,3 +178,48 @@ def test_left_over_temporary_files_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "nsqd.dat.12345.tmp").write_bytes(b"half of")
 
     assert metadata.load(tmp_path) == []
+
+
+def write_segment(data_path: Path, name: str, content: bytes = b"records") -> None:
+    (data_path / f"{name}.diskqueue.000003.dat").write_bytes(content)
+
+
+def test_queues_with_messages_are_found_without_nsqd_dat(tmp_path: Path) -> None:
+    for name in ("alone", "t", "t:a", "t:b", "only:channel"):
+        write_segment(tmp_path, name)
+
+    found = metadata.add_found([], tmp_path)
+
+    assert {(topic.name, channel.name) for topic in found for channel in topic.channels} == {
+        ("t", "a"),
+        ("t", "b"),
+        ("only", "channel"),
+    }
+    assert {topic.name for topic in found} == {"alone", "t", "only"}
+
+
+def test_what_nsqd_dat_knows_is_left_as_it_is(tmp_path: Path) -> None:
+    known = [TopicRecord("t", True, (ChannelRecord("a", True),)), TopicRecord("u", False, ())]
+    for name in ("t", "t:a", "t:new"):
+        write_segment(tmp_path, name)
+
+    found = metadata.add_found(known, tmp_path)
+
+    assert found == [*known, TopicRecord("t", True, (ChannelRecord("new", False),))]
+
+
+@pytest.mark.parametrize(
+    "name", ["x#ephemeral", "x#ephemeral:c", "t:c#ephemeral", "bad name", "!:c"]
+)
+def test_what_is_ephemeral_or_has_no_name_is_not_found(tmp_path: Path, name: str) -> None:
+    write_segment(tmp_path, name)
+
+    assert metadata.add_found([], tmp_path) == []
+
+
+def test_files_without_messages_are_not_found(tmp_path: Path) -> None:
+    write_segment(tmp_path, "empty", b"")
+    (tmp_path / "gone.diskqueue.meta.dat").write_text("0\n0,0\n0,0\n")
+    (tmp_path / "bad.diskqueue.000000.dat.bad").write_bytes(b"records")
+
+    assert metadata.add_found([], tmp_path) == []
