@@ -9,7 +9,7 @@ CI_JOBS ?= 2
 MINUTES ?= 30
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format bench soak cluster bench-spark java clean
+.PHONY: help run test lint format bench soak cluster bench-spark fuzz java clean
 
 help: ## list these targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ cluster: $(VENV)/.run ## watch 2 nsqlookupd and 3 nsqd at work (ARGS="--chaos 3"
 
 bench-spark: $(VENV)/.test java ## measure how fast Spark reads queues and publishes (ARGS="--rounds 3")
 	$(BIN)/python -m bench.spark $(ARGS)
+
+fuzz: $(VENV)/.test ## look for bytes that break a reader (TARGET=wire SECONDS=60 ARGS="--seed 1")
+	$(BIN)/python -m tests.fuzz --target $(or $(TARGET),all) --seconds $(or $(SECONDS),60) $(ARGS)
 
 java: # Spark's tests need Java 17 or newer
 	@sh .ci/ensure_java
