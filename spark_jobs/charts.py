@@ -13,6 +13,14 @@ _BOTTOM = 22
 _TOP = 8
 _RIGHT = 8
 _TICKS = 4
+# The distance of labels on an axis of time, from a minute to a year; beyond, years are doubled.
+_TICK_STEPS_S = (
+    *(60, 120, 300, 600, 900, 1800),
+    *(3600, 2 * 3600, 3 * 3600, 6 * 3600, 12 * 3600),
+    *(86400, 2 * 86400, 7 * 86400, 14 * 86400, 28 * 86400, 91 * 86400, 364 * 86400),
+)
+_MIN_TICK_PIXELS = 90
+_MAX_COLUMN_PIXELS = 56
 _UNPRINTABLE = "\N{SYMBOL FOR SUBSTITUTE}"
 
 
@@ -42,7 +50,7 @@ def nice_ceiling(value: float) -> float:
 
 
 def column_chart(
-    bars: Sequence[tuple[str, int]], *, label: str, width: int = 360, height: int = 150
+    bars: Sequence[tuple[str, int]], *, label: str, width: int = 540, height: int = 170
 ) -> str:
     """Columns with a name below each, as for a histogram."""
     if not bars:
@@ -50,6 +58,7 @@ def column_chart(
     top = nice_ceiling(max(count for _, count in bars))
     plot_width, plot_height = width - _LEFT - _RIGHT, height - _TOP - _BOTTOM
     step = plot_width / len(bars)
+    column = min(step * 0.8, _MAX_COLUMN_PIXELS)
     every = ceil(len(bars) * 44 / plot_width)
     parts = [_y_axis(top, width, height)]
     for index, (name, count) in enumerate(bars):
@@ -58,8 +67,9 @@ def column_chart(
         if count:
             size = max(size, 1)
         parts.append(
-            f'<rect class="mark" x="{x + step * 0.1:.1f}" y="{_TOP + plot_height - size:.1f}"'
-            f' width="{max(step * 0.8, 0.5):.1f}" height="{size:.1f}">'
+            f'<rect class="mark" x="{x + (step - column) / 2:.1f}"'
+            f' y="{_TOP + plot_height - size:.1f}" width="{max(column, 0.5):.1f}"'
+            f' height="{size:.1f}">'
             f"<title>{clean(name)}: {count:,}</title></rect>"
         )
         if index % every == 0:
@@ -75,8 +85,8 @@ def time_chart(
     *,
     step_s: int,
     label: str,
-    width: int = 720,
-    height: int = 150,
+    width: int = 1120,
+    height: int = 170,
     max_bars: int = 120,
 ) -> str:
     """Messages per step over time; steps are joined until there are at most max_bars."""
@@ -106,16 +116,27 @@ def time_chart(
             f' height="{size:.1f}"><title>{begin:%Y-%m-%d %H:%M} UTC, {_duration(bar_s)}:'
             f" {count:,}</title></rect>"
         )
-    every = max(1, ceil(90 / step))
-    for index in range(0, len(counts), every):
-        if _LEFT + index * step > width - 70:
+    for x, moment in _time_ticks(start, bar_s / step, bar_s * len(counts)):
+        if _LEFT + x > width - 70:
             break  # it would be cut off
-        begin = datetime.fromtimestamp(start + index * bar_s, zone)
+        text = datetime.fromtimestamp(moment, zone).strftime(form)
         parts.append(
-            f'<text class="tick" x="{_LEFT + index * step:.1f}" y="{height - 8}">'
-            f"{begin.strftime(form)}</text>"
+            f'<text class="tick" x="{_LEFT + x:.1f}" y="{height - 8}">{text}</text>'
+            f'<line class="grid" x1="{_LEFT + x:.1f}" y1="{_TOP + plot_height}"'
+            f' x2="{_LEFT + x:.1f}" y2="{_TOP + plot_height + 5}"/>'
         )
     return _svg(parts, width, height, f"{label}, per {_duration(bar_s)}")
+
+
+def _time_ticks(start: float, pixel_s: float, span_s: float) -> list[tuple[float, float]]:
+    """Where to write which time, in pixels from the left: at round moments, not too close."""
+    step = next((each for each in _TICK_STEPS_S if each >= _MIN_TICK_PIXELS * pixel_s), None)
+    if step is None:
+        step = _TICK_STEPS_S[-1] * ceil(_MIN_TICK_PIXELS * pixel_s / _TICK_STEPS_S[-1])
+    first = ceil(start / step) * step
+    count = max(ceil((start + span_s - first) / step), 0)
+    ticks = [((first + n * step - start) / pixel_s, first + n * step) for n in range(count)]
+    return ticks or [(0.0, start)]
 
 
 def bar_chart(
@@ -123,7 +144,7 @@ def bar_chart(
     *,
     label: str,
     form: Callable[[float], str] = format_count,
-    width: int = 720,
+    width: int = 1120,
 ) -> str:
     """Horizontal bars with their names at the left and values at the right."""
     if not bars:

@@ -96,6 +96,7 @@ def _overview(report: Report) -> str:
         + bar_chart(
             [(_queue_title(queue), queue.message_count) for queue in largest],
             label=f"messages{more}",
+            form="{:,}".format,
         )
         + "</section>"
     )
@@ -118,7 +119,7 @@ def _queue_table(report: Report) -> str:
         "size p50",
         "p99",
         "max",
-        "attempts max",
+        "attempts",
         "duplicates",
     ]
     rows = []

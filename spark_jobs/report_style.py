@@ -8,26 +8,28 @@ STYLE = """
 *{box-sizing:border-box}
 body{margin:0;background:var(--page);color:var(--ink);
 font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
-main{max-width:1200px;margin:0 auto;padding:24px 16px 64px}
+main{max-width:1240px;margin:0 auto;padding:24px 16px 64px}
 h1{font-size:26px;margin:0}h2{font-size:18px;margin:0 0 10px}h3{font-size:15px;margin:18px 0 6px}
 header p,.quiet,summary span,figcaption{color:var(--quiet)}
 header p{margin:2px 0 18px;overflow-wrap:anywhere}
-.tiles{display:grid;grid-template-columns:repeat(auto-fill,minmax(132px,1fr));gap:10px;
-margin-bottom:14px}
-.tile{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:10px 12px}
-.tile b{display:block;font-size:19px;font-variant-numeric:tabular-nums;overflow-wrap:anywhere}
-.tile.small b{font-size:15px;line-height:28px}.tile span{font-size:13px;color:var(--quiet)}
+.tiles{display:flex;flex-wrap:wrap;gap:10px;margin-bottom:14px}
+.tile{flex:1 1 104px;background:var(--card);border:1px solid var(--line);border-radius:8px;
+padding:10px 12px}
+.tile b{display:block;font-size:18px;font-variant-numeric:tabular-nums;white-space:nowrap}
+.tile.small{flex-basis:152px}.tile.small b{font-size:15px;line-height:28px;white-space:nowrap}
+.tile span{font-size:13px;color:var(--quiet)}
 .tile.warn{background:var(--warnbg);border-color:var(--warn)}.tile.warn b{color:var(--warn)}
 .card{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:14px 16px;
 margin-bottom:14px}
-figure{margin:0 0 8px}figcaption{font-size:13px;margin-bottom:2px}
-.chart{width:100%;height:auto;display:block;max-width:1000px}
-.pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(320px,1fr));gap:16px}
+figure{margin:0 0 8px;overflow-x:auto}figcaption{font-size:13px;margin-bottom:2px}
+.chart{width:100%;min-width:480px;height:auto;display:block}
+.pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(320px,100%),1fr));gap:16px}
+.pair .chart{min-width:320px}
 .mark{fill:var(--mark)}.mark:hover{opacity:.7}.grid{stroke:var(--line);stroke-width:1}
 .tick,.name{fill:var(--quiet);font-size:11px}.name{fill:var(--ink)}
 .scroll{overflow-x:auto}
-table{border-collapse:collapse;width:100%;font-size:13.5px}
-th,td{padding:5px 7px;border-bottom:1px solid var(--line);text-align:left;vertical-align:top;
+table{border-collapse:collapse;width:100%;font-size:13px}
+th,td{padding:5px 6px;border-bottom:1px solid var(--line);text-align:left;vertical-align:top;
 white-space:nowrap}
 td:last-child{white-space:normal}
 th{cursor:pointer;color:var(--quiet);font-weight:600;position:sticky;top:0;background:var(--card)}

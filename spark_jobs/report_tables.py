@@ -60,10 +60,13 @@ class QueueFigures:
 
     @property
     def rate_per_minute(self) -> float | None:
-        """Messages per minute between the oldest and the newest."""
-        if self.oldest is None or self.newest is None or self.newest <= self.oldest:
+        """Messages per minute between the oldest and the newest, over a minute at least.
+
+        A burst of ten messages in a millisecond is not a rate of 600,000.
+        """
+        if self.oldest is None or self.newest is None:
             return None
-        return self.message_count / ((self.newest - self.oldest).total_seconds() / 60)
+        return self.message_count / max((self.newest - self.oldest).total_seconds() / 60, 1.0)
 
 
 @dataclass(slots=True)

@@ -44,6 +44,35 @@ def test_time_is_joined_until_it_fits() -> None:
     assert "x, per 9 min" in chart
 
 
+@pytest.mark.parametrize(
+    ("span", "labels"),
+    [
+        (timedelta(minutes=90), ["00:10", "00:20", "00:30"]),
+        (timedelta(days=3), ["01-01 12:00", "01-02 00:00", "01-02 12:00"]),
+        (timedelta(days=4000), ["2026-10-22", "2027-10-21"]),
+    ],
+)
+def test_times_on_the_axis_are_round(span: timedelta, labels: list[str]) -> None:
+    start = START + timedelta(minutes=7)
+
+    chart = charts.time_chart([(start, 1), (start + span, 1)], step_s=60, label="x")
+
+    found = re.findall(r'<text class="tick"[^>]*>([^<]*[:-][^<]*)<', chart)
+    assert found[: len(labels)] == labels
+    assert len(found) <= 12
+
+
+def test_bursts_have_no_fantastic_rate() -> None:
+    queue = figures("t", None, 1)
+    queue.message_count = 10
+    queue.oldest, queue.newest = START, START + timedelta(milliseconds=1)
+    assert queue.rate_per_minute == 10
+    queue.newest = START + timedelta(minutes=5)
+    assert queue.rate_per_minute == 2
+    queue.oldest = None
+    assert queue.rate_per_minute is None
+
+
 @pytest.mark.parametrize("count", [1, 10**9])
 def test_a_single_moment(count: int) -> None:
     chart = charts.time_chart([(START, count)], step_s=60, label="x")
