@@ -116,10 +116,10 @@ def time_chart(
             f' height="{size:.1f}"><title>{begin:%Y-%m-%d %H:%M} UTC, {_duration(bar_s)}:'
             f" {count:,}</title></rect>"
         )
-    for x, moment in _time_ticks(start, bar_s / step, bar_s * len(counts)):
+    for x, tick_s in _time_ticks(start, bar_s / step, bar_s * len(counts)):
         if _LEFT + x > width - 70:
             break  # it would be cut off
-        text = datetime.fromtimestamp(moment, zone).strftime(form)
+        text = datetime.fromtimestamp(tick_s, zone).strftime(form)
         parts.append(
             f'<text class="tick" x="{_LEFT + x:.1f}" y="{height - 8}">{text}</text>'
             f'<line class="grid" x1="{_LEFT + x:.1f}" y1="{_TOP + plot_height}"'
@@ -133,7 +133,7 @@ def _time_ticks(start: float, pixel_s: float, span_s: float) -> list[tuple[float
     step = next((each for each in _TICK_STEPS_S if each >= _MIN_TICK_PIXELS * pixel_s), None)
     if step is None:
         step = _TICK_STEPS_S[-1] * ceil(_MIN_TICK_PIXELS * pixel_s / _TICK_STEPS_S[-1])
-    first = ceil(start / step) * step
+    first = float(ceil(start / step) * step)
     count = max(ceil((start + span_s - first) / step), 0)
     ticks = [((first + n * step - start) / pixel_s, first + n * step) for n in range(count)]
     return ticks or [(0.0, start)]
