@@ -259,8 +259,8 @@ class DiskBackend:
             self._timer = None
 
     def _changed(self) -> None:
-        if self._job is not None or self._is_start_scheduled:
-            return  # looked at again when it is done
+        if self._job is not None or self._is_start_scheduled or self._is_closed:
+            return  # looked at again when it is done, or never
         is_due = self._queue.unsynced_count >= self._sync_every and not self._is_prompt
         if is_due and not self._has_sync_failed:
             self._wants_metadata = True

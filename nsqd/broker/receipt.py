@@ -60,23 +60,23 @@ class Receipts:
     def __init__(self, *, needs_sync: bool) -> None:
         """Args: needs_sync: publishes are acknowledged only when they are durable."""
         self.needs_sync = needs_sync
-        self._written: dict[Written, None] = {}
+        self._written: dict[Written, None] | None = None  # not asked for
 
     def begin(self) -> None:
         """What is written from here on belongs to one receipt."""
-        self._written.clear()
+        self._written = {}
 
     def note(self, queue: Written) -> None:
         """A queue has been written to."""
-        self._written[queue] = None
+        if self._written is not None:
+            self._written[queue] = None
 
     def make(self) -> Receipt | None:
         """Return the receipt for what was written since `begin`, None if that is nothing."""
-        if not self._written:
+        written, self._written = self._written, None
+        if not written:
             return None
-        receipt = Receipt(len(self._written))
-        written = list(self._written)
-        self._written.clear()
+        receipt = Receipt(len(written))
         for queue in written:
             queue.add_receipt(receipt)
         return receipt
