@@ -3,7 +3,7 @@
 import pytest
 
 from tests.crash.conftest import Play
-from tests.support.faults.rounds import FAILPOINTS
+from tests.support.faults.rounds import FAILPOINTS, RoundFailedError
 
 
 @pytest.mark.parametrize("number", range(4))
@@ -15,10 +15,16 @@ async def test_kill_at_any_moment_loses_nothing_without_memory_queue(
     assert tally.kills
 
 
+async def test_writes_that_are_left_out_are_noticed(play_round: Play) -> None:
+    """The harness itself: it must be able to fail."""
+    with pytest.raises(RoundFailedError, match="lost|DAMAGE"):
+        await play_round("kill-0", "lie:write:segment:5+")
+
+
 @pytest.mark.parametrize("failpoint", FAILPOINTS)
 async def test_kill_at_failpoint_loses_nothing(play_round: Play, failpoint: str) -> None:
-    # Deletions are rare; the first of the others belong to the start.
-    number = 1 if "unlink" in failpoint else 6
+    # Deletions are rare, and may find nothing; the first of the others belong to the start.
+    number = "1+" if "unlink" in failpoint else "6"
 
     tally = await play_round("failpoint-1", f"{failpoint}:{number}")
 

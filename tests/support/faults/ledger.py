@@ -19,6 +19,7 @@ from tests.support.faults.power_cut import SendIndex
 
 FIRST_CHANNEL = "c0"
 NEVER = 2**62
+AT_THE_END = NEVER - 1  # a crash after everything that happened
 # A delivery that times out on its way can be overtaken by the next one, to another consumer.
 ATTEMPTS_SLACK = 3
 
@@ -198,7 +199,7 @@ class Ledger:
 
     def expect(
         self,
-        position: int = NEVER,
+        position: int = AT_THE_END,
         sends: SendIndex | None = None,
         *,
         is_graceful: bool = False,
@@ -254,7 +255,7 @@ class Ledger:
                 book.finished.get(sent.body, NEVER) > position
                 and book.dropped.get(sent.body, NEVER) > position
             ):
-                expected.required[sent.topic, channel].add(sent.body)
+                expected.required.setdefault((sent.topic, channel), set()).add(sent.body)
 
     def carry_on(self, expected: Expectation, *, has_crashed: bool = True) -> None:
         """Go on after a crash, or a graceful stop, that left what was expected."""

@@ -7,7 +7,7 @@ The N-th operation of that sort is hit, and with `+` all later ones too. `*` sta
 * before, after: the process kills itself with SIGKILL before, or after, the operation;
 * tear: it writes a part of what it was to write, and kills itself;
 * short: it writes a part and says so, as a disk that is almost full does;
-* lie: it does not fsync, but says that it did;
+* lie: it does not write, or fsync, but says that it did;
 * any name of `errno`: the operation fails with that error, and is not done.
 """
 

@@ -238,7 +238,7 @@ async def kill_without_memory_queue(game: Round) -> None:
     chance = game.chance
     game.prepare("--mem-queue-size=0", f"--sync-every={chance.choice((1, 5, 50, 2500))}")
     for life in range(chance.randint(1, 3)):
-        workload = await game.begin_life(is_on_stock_loop=chance.random() < 0.3)
+        workload = await game.begin_life(plan=game.plan, is_on_stock_loop=chance.random() < 0.3)
         if life == 0 and chance.random() < 0.3:
             await _sync_in_between(workload)
             workload = Workload(game.process, game.ledger, chance, game.mix)

@@ -201,6 +201,8 @@ class WatchedDisk:
             return count
         with self._step("write", handle.path) as rule:
             content = bytes(data)
+            if rule is not None and rule.action == "lie":
+                return len(content)
             if rule is not None and rule.action in ("tear", "short"):
                 content = content[: max(1, len(content) * 2 // 3)]
             count = self._real["pwrite"](fd, content, offset)
