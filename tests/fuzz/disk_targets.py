@@ -7,6 +7,7 @@ import logging
 import os
 import struct
 import tempfile
+import zlib
 from pathlib import Path
 
 from diskqueue import layout, segment
@@ -15,6 +16,7 @@ from diskqueue.errors import CorruptMetadataError, CorruptSegmentError
 from diskqueue.queue import DiskQueue
 from diskqueue.salvage import find_spans
 from nsqd.broker import metadata
+from nsqd.broker.due_log import DueLog
 from nsqd.protocol.names import is_valid_topic_name
 
 MARK = b"\xff\xfe--MARK--"
@@ -160,6 +162,39 @@ def check_nsqd_dat(data: bytes) -> None:
                 path = layout.segment_path("/data", name, 0)
                 assert os.path.dirname(os.path.normpath(path)) == "/data"
     assert metadata.decode(metadata.encode(topics, "1")) == topics
+
+
+def check_due_log(data: bytes) -> None:
+    """Only whole entries count, whatever is between them, and new ones are found behind them."""
+    now_ns = 1_700_000_000 * 10**9
+    with make_directory() as directory:
+        Path(layout.due_path(directory, "t")).write_bytes(data)
+        log = DueLog(directory, "t", now_ns)
+        known = dict(log.unread)
+        assert set(known) <= find_due_ids(data)
+        log.add([b"a new message id"], now_ns + 10**9, now_ns, are_unread=True)
+        log.close()
+
+        again = DueLog(directory, "t", now_ns)
+        assert set(known) - set(again.unread) <= {b"a new message id"}
+        assert b"a new message id" in again.unread or find_latest(data) > now_ns
+        again.close()
+
+
+def find_due_ids(data: bytes) -> set[bytes]:
+    """Return the ids of the entries that are whole."""
+    entries = [data[place : place + 36] for place in range(0, len(data) - 35, 36)]
+    return {
+        entry[:16] for entry in entries if zlib.crc32(entry[:32]).to_bytes(4, "big") == entry[32:]
+    }
+
+
+def find_latest(data: bytes) -> int:
+    """Return the latest time of writing; a clock that was set back moves all due times."""
+    ids = find_due_ids(data)
+    entries = [data[place : place + 36] for place in range(0, len(data) - 35, 36)]
+    times = [struct.unpack_from(">q", entry, 16)[0] for entry in entries if entry[:16] in ids]
+    return max(times, default=0)
 
 
 def check_queue_metadata(data: bytes) -> None:

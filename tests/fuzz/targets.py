@@ -43,6 +43,7 @@ TARGETS = {
         Target("segment", disk_targets.check_segment, (_RECORD,)),
         Target("queue", disk_targets.check_queue_files, _QUEUE),
         Target("queue_metadata", disk_targets.check_queue_metadata, (b",", b"\n"), max_bytes=200),
+        Target("due_log", disk_targets.check_due_log),
         Target("nsqd_dat", disk_targets.check_nsqd_dat, _NSQD_DAT),
         Target("lookup_commands", lookup_targets.check_commands, _LOOKUP),
         Target("lookup_replies", lookup_targets.check_replies, _LOOKUP),

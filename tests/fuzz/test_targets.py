@@ -10,7 +10,7 @@ import pytest
 from tests.fuzz.engine import FAILURES, Target, check_input, fuzz
 from tests.fuzz.targets import TARGETS
 
-SECONDS = float(os.environ.get("FUZZ_SECONDS", "2"))
+SECONDS = float(os.environ.get("FUZZ_SECONDS", "3"))
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
 
 every_target = pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
