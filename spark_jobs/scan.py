@@ -84,22 +84,28 @@ class ScanSettings:
 
 @functools.cache
 def settle_worker() -> None:
-    """Makes a Python worker of Spark, once in its life, fit for reading.
+    """Tells the garbage collector, once per process, to leave alone what is there already.
 
-    Spark runs a full garbage collection in it after every task. With all the modules that are
-    imported that takes 25-40 ms, as long as reading 50 MB of headers; what is there already is
-    left alone. And where a query stops early (LIMIT), Spark closes the pipe and its worker prints a
-    traceback for that, which is no error.
+    Spark runs a full collection in its Python worker after every task. With all the modules that
+    are imported that takes 25-40 ms, as long as reading 50 MB of headers.
     """
     gc.collect()
     gc.freeze()
+
+
+@functools.cache
+def ignore_closed_pipes() -> None:
+    """Keeps a Python worker of Spark from printing a traceback when Spark has read enough.
+
+    At the end of a LIMIT Spark closes the pipe; pyspark's daemon takes that for an error.
+    """
     print_exc = traceback.print_exc
 
-    def print_unless_pipe(*args: Any, **options: Any) -> None:
+    def print_unless_closed(*args: Any, **options: Any) -> None:
         if not isinstance(sys.exc_info()[1], BrokenPipeError):
             print_exc(*args, **options)
 
-    traceback.print_exc = print_unless_pipe
+    traceback.print_exc = print_unless_closed
 
 
 def read_batches(

@@ -48,7 +48,7 @@ from spark_jobs.columns import arrow_schema, message_schema
 from spark_jobs.corruption import CORRUPTION_SCHEMA, corruption_batches
 from spark_jobs.options import Origin, ReadOptions, Table, parse_read_options
 from spark_jobs.predicate import Predicate
-from spark_jobs.scan import SlicePack, read_batches, settle_worker
+from spark_jobs.scan import SlicePack, ignore_closed_pipes, read_batches, settle_worker
 from spark_jobs.sink import (
     NsqStreamWriter,
     NsqWriter,
@@ -70,6 +70,7 @@ class NsqDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
+        ignore_closed_pipes()
         return _schema(parse_read_options(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -149,6 +150,7 @@ class Scan:
     arrow: pa.Schema = field(init=False)
 
     def __post_init__(self) -> None:
+        ignore_closed_pipes()  # Plans are made in a worker, too.
         if self.options.origin is Origin.LATEST:
             raise ValueError("from=latest is for streams")
         if self.options.table is Table.MESSAGES:
@@ -163,6 +165,7 @@ class Scan:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """What a task does; runs in a Python worker of Spark."""
+        ignore_closed_pipes()
         settle_worker()
         if self.options.table is Table.CORRUPT_RECORDS:
             return corruption_batches(partition, plan.settings(self.options))
