@@ -17,7 +17,7 @@ async def test_kill_at_any_moment_loses_nothing_without_memory_queue(
 
 async def test_writes_that_are_left_out_are_noticed(play_round: Play) -> None:
     """The harness itself: it must be able to fail."""
-    with pytest.raises(RoundFailedError, match="lost|DAMAGE"):
+    with pytest.raises(RoundFailedError, match=r"lost|DAMAGE"):
         await play_round("kill-0", "lie:write:segment:5+")
 
 

@@ -118,6 +118,7 @@ def compare(
     *,
     are_doubles_allowed: bool = True,
     are_blanks_allowed: bool = False,
+    loss_limit: int = 0,
 ) -> list[str]:
     """What is wrong, in words; nothing if all is well.
 
@@ -125,6 +126,7 @@ def compare(
         are_blanks_allowed: the power failed, and what no fsync covered may have zeros in it. The
             format has no checksums, so a record whose length is right is taken for one. What is
             required must be whole all the same.
+        loss_limit: so many may be lost of each channel.
     """
     problems = []
     if not drained.is_complete:
@@ -133,7 +135,7 @@ def compare(
         found = drained.deliveries.get(place, {})
         name = ":".join(place)
         lost = expected.required.get(place, set()) - found.keys()
-        problems += _describe(f"{name} lost", lost)
+        problems += _describe(f"{name} lost", lost) if len(lost) > loss_limit else []
         allowed = expected.allowed.get(place[0], set())
         foreign = found.keys() - allowed
         if are_blanks_allowed:

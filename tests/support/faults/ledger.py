@@ -38,6 +38,7 @@ class Sent:
     topic: str
     channels: frozenset[str]  # where it must turn up once it is acknowledged
     position: int
+    is_delayed: bool = False
     is_acknowledged: bool = False
     ack_port: int = 0
     ack_end: int = 0
@@ -63,7 +64,7 @@ class Drop:
     topic: str
     channel: str | None
     position: int
-    certain: list[bytes]
+    certain: set[bytes]
 
 
 @dataclass(slots=True)
@@ -90,6 +91,8 @@ class Ledger:
         self.has_crashed = False
         self._books: defaultdict[Place, ChannelBook] = defaultdict(ChannelBook)
         self._drops: list[Drop] = []
+        self._stuck: set[bytes] = set()
+        self._was_dropping = False
         self._numbers = itertools.count()
 
     @property
@@ -107,11 +110,11 @@ class Ledger:
 
     # --- what clients do
 
-    def send(self, topic: str, bodies: Sequence[bytes]) -> list[Sent]:
+    def send(self, topic: str, bodies: Sequence[bytes], *, is_delayed: bool = False) -> list[Sent]:
         """Note messages that are about to be published with one command."""
         channels = frozenset({FIRST_CHANNEL, *self.channels.setdefault(topic, set())})
         position = self.read_clock()
-        batch = [Sent(body, topic, channels, position) for body in bodies]
+        batch = [Sent(body, topic, channels, position, is_delayed) for body in bodies]
         self.messages.update((sent.body, sent) for sent in batch)
         for drop in self._drops:
             if drop.topic == topic:
@@ -154,34 +157,37 @@ class Ledger:
 
     def begin_drop(self, topic: str, channel: str | None) -> Drop:
         """Note that a channel, or if None a topic with all of them, is about to be emptied."""
-        certain = [
+        certain = {
             sent.body
             for sent in self.messages.values()
             if sent.topic == topic and sent.is_acknowledged
-        ]
+        }
         drop = Drop(topic, channel, self.read_clock(), certain)
         self._drops.append(drop)
         bodies = [sent.body for sent in self.messages.values() if sent.topic == topic]
         self._mark_dropped(drop, bodies)
         return drop
 
-    def end_drop(self, drop: Drop, *, is_certain: bool) -> None:
-        """Note that it is done.
+    def end_drop(self, drop: Drop, *, has_failed: bool, is_certain: bool) -> None:
+        """Note that it is over.
 
         Args:
+            has_failed: files may have stayed, which nobody is going to remove.
             is_certain: what had been acknowledged before must never come again.
         """
         self._drops.remove(drop)
-        if is_certain and not self.has_crashed:
+        if has_failed:
+            self._stuck |= drop.certain
+        elif is_certain and not self.has_crashed:
             position = self.read_clock()
             for channel in self._dropped_channels(drop):
                 gone = self._books[drop.topic, channel].gone
-                gone.update(dict.fromkeys(drop.certain, position))
+                gone.update(dict.fromkeys(drop.certain - self._stuck, position))
 
     @property
-    def has_open_drops(self) -> bool:
-        """Whether something was being emptied or deleted."""
-        return bool(self._drops)
+    def had_open_drops(self) -> bool:
+        """Whether something is being emptied or deleted, or was at an earlier crash."""
+        return bool(self._drops) or self._was_dropping
 
     def _dropped_channels(self, drop: Drop) -> set[str]:
         if drop.channel is not None:
@@ -257,9 +263,18 @@ class Ledger:
             ):
                 expected.required.setdefault((sent.topic, channel), set()).add(sent.body)
 
+    def keep_untouched(self, expected: Expectation) -> None:
+        """Require only what no consumer has had and nothing has kept back."""
+        for place, bodies in expected.required.items():
+            seen = self._books[place].seen
+            expected.required[place] = {
+                body for body in bodies if body not in seen and not self.messages[body].is_delayed
+            }
+
     def carry_on(self, expected: Expectation, *, has_crashed: bool = True) -> None:
         """Go on after a crash, or a graceful stop, that left what was expected."""
         self.has_crashed |= has_crashed
+        self._was_dropping = self.had_open_drops
         self._drops.clear()
         allowed = set().union(*expected.allowed.values())
         self.messages = {body: sent for body, sent in self.messages.items() if body in allowed}

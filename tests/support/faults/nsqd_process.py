@@ -30,6 +30,7 @@ class NsqdProcess:
         self.flags = flags
         self.tcp_port = 0
         self.http_port = 0
+        self.is_stopping = False  # it was asked to stop
         self._server = server
         self._directory = directory
         self._log_path = directory / "log"
@@ -58,6 +59,7 @@ class NsqdProcess:
     ) -> None:
         """Start a daemon without waiting for anything."""
         self._life_count += 1
+        self.is_stopping = False
         self._log_path = self._directory / f"log.{self._life_count}"
         self.journal_path = None
         if has_journal:
@@ -120,5 +122,6 @@ class NsqdProcess:
 
     async def stop(self) -> int:
         """End it with SIGTERM and return its exit code."""
+        self.is_stopping = True
         os.kill(self._pid, signal.SIGTERM)
         return await self.wait()

@@ -22,6 +22,8 @@ from typing import Any
 from tests.support.faults.journal import Record
 
 BLOCK_BYTES = 4096
+_WHOLE_WAYS = ("lost", "all", "torn")
+_WAYS = (*_WHOLE_WAYS, "zeros", "blocks")
 
 
 @dataclass(slots=True)
@@ -67,8 +69,12 @@ class PowerCut:
             if handler is not None:
                 handler(self, *record.values)
 
-    def rebuild(self, target: Path, chance: random.Random) -> None:
-        """Write a directory as it may be found when the power is back."""
+    def rebuild(self, target: Path, chance: random.Random, *, has_blanks: bool = True) -> None:
+        """Write a directory as it may be found when the power is back.
+
+        Args:
+            has_blanks: parts in the middle of what was not synced may be zeros.
+        """
         target.mkdir(parents=True)
         is_harsh = chance.random() < 0.4  # all that is not certain is gone
         names: dict[str, int] = {}
@@ -80,7 +86,8 @@ class PowerCut:
         for path, inode in names.items():
             if inode:
                 (target / path).parent.mkdir(parents=True, exist_ok=True)
-                content = self._choose_content(self._files[inode], chance, is_harsh=is_harsh)
+                ways = _WAYS if has_blanks else _WHOLE_WAYS
+                content = _choose_content(self._files[inode], chance, () if is_harsh else ways)
                 (target / path).write_bytes(content)
 
     def _choose_names(self, chance: random.Random, *, is_harsh: bool) -> list[_NameChange]:
@@ -99,28 +106,6 @@ class PowerCut:
                     missed.update(change.paths)
         chosen = {id(change) for change in kept}
         return [change for change in self._names if change.is_durable or id(change) in chosen]
-
-    def _choose_content(self, file: _File, chance: random.Random, *, is_harsh: bool) -> bytes:
-        durable = [
-            change
-            for index, change in enumerate(file.changes[: file.durable_count])
-            if index not in file.dropped
-        ]
-        pending = file.changes[file.durable_count :]
-        old = _content_after(durable)
-        if not pending or is_harsh:
-            return old
-        new = _content_after(file.changes)
-        way = chance.choice(("lost", "all", "torn", "zeros", "blocks"))
-        if way == "lost":
-            return old
-        if way == "all":
-            return new
-        if way == "torn":
-            return _content_after([*durable, *_tear(pending, chance)])
-        if way == "zeros":
-            return _content_after([*durable, *((at, _blank(data)) for at, data in pending)])
-        return _mix_blocks(old, new, chance)
 
     # --- the records
 
@@ -173,6 +158,30 @@ _HANDLERS: dict[str, Any] = {
     if name.startswith("_note_")
 }
 _HANDLERS["rmdir"] = _HANDLERS["unlink"]
+
+
+def _choose_content(file: _File, chance: random.Random, ways: Sequence[str]) -> bytes:
+    """What is found of a file; without ways, only what is certain."""
+    durable = [
+        change
+        for index, change in enumerate(file.changes[: file.durable_count])
+        if index not in file.dropped
+    ]
+    pending = file.changes[file.durable_count :]
+    old = _content_after(durable)
+    if not pending or not ways:
+        return old
+    new = _content_after(file.changes)
+    way = chance.choice(ways)
+    if way == "lost":
+        return old
+    if way == "all":
+        return new
+    if way == "torn":
+        return _content_after([*durable, *_tear(pending, chance)])
+    if way == "zeros":
+        return _content_after([*durable, *((at, _blank(data)) for at, data in pending)])
+    return _mix_blocks(old, new, chance)
 
 
 def _apply_name(names: dict[str, int], change: _NameChange) -> None:

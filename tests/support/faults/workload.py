@@ -26,6 +26,7 @@ from tests.support.v2_client import mpub_body, sized
 
 _SETTLE_TOPIC = "settled#ephemeral"
 _RECONNECT_S = 0.02
+MAX_READY = 20
 _CHANNELS = (FIRST_CHANNEL, "c1", "c2")
 
 
@@ -156,7 +157,7 @@ class Workload:
             topic = self._choose_topic()
             way = chance.random()
             bodies = self._make_bodies(1 if way < 0.8 else chance.randint(2, 20))
-            batches.append(self._ledger.send(topic, bodies))
+            batches.append(self._ledger.send(topic, bodies, is_delayed=0.65 <= way < 0.8))
             if way < 0.65:
                 link.send(f"PUB {topic}\n".encode() + sized(bodies[0]))
             elif way < 0.8:
@@ -185,7 +186,7 @@ class Workload:
         topic = self._choose_topic()
         way = chance.random()
         bodies = self._make_bodies(1 if way < 0.6 else chance.randint(2, 20))
-        batch = self._ledger.send(topic, bodies)
+        batch = self._ledger.send(topic, bodies, is_delayed=way < 0.1)
         if way < 0.6:
             delay = f"&defer={chance.randint(1, self._mix.max_delay_ms)}" if way < 0.1 else ""
             status, _ = await link.request("POST", f"/pub?topic={topic}{delay}", bodies[0])
@@ -215,7 +216,7 @@ class Workload:
     async def _serve(self, link: TcpLink) -> None:
         """Consume from one channel for some time."""
         place = topic, channel = await self._subscribe(link)
-        link.send(f"RDY {self._chance.randint(1, 20)}\n".encode())
+        link.send(f"RDY {self._chance.randint(1, MAX_READY)}\n".encode())
         self._ledger.book(*place).break_count += 1  # sooner or later it ends
         if self._is_stopping:
             self._settle(link)
@@ -343,7 +344,7 @@ class Workload:
     ) -> None:
         drop = self._ledger.begin_drop(topic, channel)
         status, _ = await link.request("POST", target)
-        self._ledger.end_drop(drop, is_certain=is_certain and status == 200)
+        self._ledger.end_drop(drop, has_failed=status != 200, is_certain=is_certain)
 
 
 def _channel(verb: str, topic: str, channel: str) -> str:
