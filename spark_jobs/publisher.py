@@ -145,9 +145,12 @@ def _ask_lookupd(lookupd: str, path: str, timeout_s: float) -> list[tuple[str, i
             if error.code == 404:
                 return []  # a topic that nobody has yet
             raise
-    # Before version 1.0 the answer was wrapped.
-    producers = answer.get("data", answer).get("producers") or []
-    return [(each["broadcast_address"], int(each["tcp_port"])) for each in producers]
+    try:
+        # Before version 1.0 the answer was wrapped.
+        producers = answer.get("data", answer).get("producers") or []
+        return [(str(each["broadcast_address"]), int(each["tcp_port"])) for each in producers]
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"not the answer of an nsqlookupd: {error!r}") from error
 
 
 class Publisher:
@@ -302,10 +305,15 @@ class _Connection:
             }
         ).encode()
         self.send(_MAGIC + b"IDENTIFY\n" + _SIZE.pack(len(request)) + request)
-        answer = json.loads(self._receive())
+        answer = self._receive()
+        try:
+            # An nsqd that negotiates nothing says OK.
+            negotiated = {} if answer == b"OK" else dict(json.loads(answer))
+        except (ValueError, TypeError) as error:
+            raise PublishError(f"{self._name} does not speak NSQ's protocol") from error
         if context is None:
             return
-        if not answer.get("tls_v1"):
+        if not negotiated.get("tls_v1"):
             raise PublishError(f"{self._name} does not offer TLS")
         try:
             self._socket = context.wrap_socket(self._socket, server_hostname=host)
