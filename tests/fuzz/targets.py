@@ -25,7 +25,7 @@ _HTTP = (
 _NSQD_DAT = (b'"topics":', b'"name":', b'"paused":true', b'"channels":', b'"version":', *_JSON)
 _LOOKUP = (b"  V1", b"PING\n", b"REGISTER t c\n", b"UNREGISTER t\n", b"\0\0\0\2OK", *_JSON)
 _RECORD = b"\0\0\0\x1c\x17\x97\x9c\xfe6*\0\0\0\x010123456789abcdefhi"
-_QUEUE = (_RECORD, disk_targets.MARK, b"0,0\n", b"1,32\n", b"-1\n")
+_QUEUE = (_RECORD, disk_targets.MARK, disk_targets.FINISHED, b"0,0\n", b"1,32\n", b"-1\n")
 _STREAMS = (b"\xff\x06\0\0sNaPpY", b"\0\0\xff\xff")
 _FLAGS = (b"\0--", b"=", b"-1", b"1e9", b"1h")
 _TOML = (b" = ", b"[[", b'"""', b"[" * 500)
