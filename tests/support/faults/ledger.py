@@ -118,7 +118,7 @@ class Ledger:
         self.messages.update((sent.body, sent) for sent in batch)
         for drop in self._drops:
             if drop.topic == topic:
-                self._mark_dropped(drop, bodies)
+                self._mark_dropped(drop, batch)
         return batch
 
     def acknowledge(self, batch: Iterable[Sent], link: TcpLink | HttpLink) -> None:
@@ -157,15 +157,11 @@ class Ledger:
 
     def begin_drop(self, topic: str, channel: str | None) -> Drop:
         """Note that a channel, or if None a topic with all of them, is about to be emptied."""
-        certain = {
-            sent.body
-            for sent in self.messages.values()
-            if sent.topic == topic and sent.is_acknowledged
-        }
+        batch = [sent for sent in self.messages.values() if sent.topic == topic]
+        certain = {sent.body for sent in batch if sent.is_acknowledged}
         drop = Drop(topic, channel, self.read_clock(), certain)
         self._drops.append(drop)
-        bodies = [sent.body for sent in self.messages.values() if sent.topic == topic]
-        self._mark_dropped(drop, bodies)
+        self._mark_dropped(drop, batch)
         return drop
 
     def end_drop(self, drop: Drop, *, has_failed: bool, is_certain: bool) -> None:
@@ -180,26 +176,20 @@ class Ledger:
             self._stuck |= drop.certain
         elif is_certain and not self.has_crashed:
             position = self.read_clock()
-            for channel in self._dropped_channels(drop):
-                gone = self._books[drop.topic, channel].gone
-                gone.update(dict.fromkeys(drop.certain - self._stuck, position))
+            for body in drop.certain - self._stuck:
+                channels = self.messages[body].channels if drop.channel is None else [drop.channel]
+                for channel in channels:
+                    self._books[drop.topic, channel].gone.setdefault(body, position)
 
     @property
     def had_open_drops(self) -> bool:
         """Whether something is being emptied or deleted, or was at an earlier crash."""
         return bool(self._drops) or self._was_dropping
 
-    def _dropped_channels(self, drop: Drop) -> set[str]:
-        if drop.channel is not None:
-            return {drop.channel}
-        known = {channel for topic, channel in self._books if topic == drop.topic}
-        return {FIRST_CHANNEL, *known, *self.channels.get(drop.topic, ())}
-
-    def _mark_dropped(self, drop: Drop, bodies: Iterable[bytes]) -> None:
-        for channel in self._dropped_channels(drop):
-            dropped = self._books[drop.topic, channel].dropped
-            for body in bodies:
-                dropped.setdefault(body, drop.position)
+    def _mark_dropped(self, drop: Drop, batch: Iterable[Sent]) -> None:
+        for sent in batch:
+            for channel in sent.channels if drop.channel is None else (drop.channel,):
+                self._books[drop.topic, channel].dropped.setdefault(sent.body, drop.position)
 
     # --- what they expect
 

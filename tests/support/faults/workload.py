@@ -11,6 +11,7 @@ import contextlib
 import random
 from dataclasses import dataclass
 
+from nsqd.broker.metadata import FILE_NAME, decode
 from tests.support.faults.client import (
     ERROR,
     MESSAGE,
@@ -61,7 +62,8 @@ class Workload:
         self._consumers: dict[TcpLink, None] = {}
         # By channel: what was finished, as far as the daemon has not objected.
         self._finished: dict[tuple[str, str], set[bytes]] = {}
-        self._paused: set[str] = set()
+        # Channels that were acknowledged, and that nsqd.dat did not have when it was last read.
+        self._unconfirmed: set[tuple[str, str]] = set()
 
     async def prepare(self) -> None:
         """Make the topics that each start of this workload has, and know what is there."""
@@ -122,6 +124,23 @@ class Workload:
 
     # --- publishers
 
+    def _confirm(self, topic: str, channel: str) -> None:
+        """Count on a channel from now on, or from when nsqd.dat has it."""
+        self._unconfirmed.add((topic, channel))
+        self._look_at_metadata()
+
+    def _look_at_metadata(self) -> None:
+        if self._unconfirmed:
+            records = decode((self._process.data_path / FILE_NAME).read_bytes())
+            known = {(topic.name, channel.name) for topic in records for channel in topic.channels}
+            for topic, channel in self._unconfirmed & known:
+                self._ledger.channels[topic].add(channel)
+            self._unconfirmed -= known
+
+    def _send(self, topic: str, bodies: list[bytes], *, is_delayed: bool) -> list[Sent]:
+        self._look_at_metadata()
+        return self._ledger.send(topic, bodies, is_delayed=is_delayed)
+
     def _choose_topic(self) -> str:
         ledger = self._ledger
         if len(ledger.channels) < self._mix.max_topic_count and self._chance.random() < 0.01:
@@ -157,7 +176,7 @@ class Workload:
             topic = self._choose_topic()
             way = chance.random()
             bodies = self._make_bodies(1 if way < 0.8 else chance.randint(2, 20))
-            batches.append(self._ledger.send(topic, bodies, is_delayed=0.65 <= way < 0.8))
+            batches.append(self._send(topic, bodies, is_delayed=0.65 <= way < 0.8))
             if way < 0.65:
                 link.send(f"PUB {topic}\n".encode() + sized(bodies[0]))
             elif way < 0.8:
@@ -186,7 +205,7 @@ class Workload:
         topic = self._choose_topic()
         way = chance.random()
         bodies = self._make_bodies(1 if way < 0.6 else chance.randint(2, 20))
-        batch = self._ledger.send(topic, bodies, is_delayed=way < 0.1)
+        batch = self._send(topic, bodies, is_delayed=way < 0.1)
         if way < 0.6:
             delay = f"&defer={chance.randint(1, self._mix.max_delay_ms)}" if way < 0.1 else ""
             status, _ = await link.request("POST", f"/pub?topic={topic}{delay}", bodies[0])
@@ -245,7 +264,7 @@ class Workload:
             link.send(f"SUB {topic} {channel}\n".encode())
             if await link.read_reply() is None:
                 raise LinkEndedError
-            self._ledger.channels[topic].add(channel)
+            self._confirm(topic, channel)
             return topic, channel
 
     def _answer(self, link: TcpLink, place: tuple[str, str], message: Message) -> bool:
@@ -311,20 +330,24 @@ class Workload:
             await self._drop(link, f"/topic/empty?topic={topic}", topic, None)
         elif way == 2:
             for channel in sorted(channels - {FIRST_CHANNEL})[:1]:
-                channels.discard(channel)
+                self._forget(topic, channel)
                 await self._drop(link, _channel("delete", topic, channel), topic, channel)
         else:
-            channels.clear()
+            self._forget(topic, *_CHANNELS)
             await self._drop(link, f"/topic/delete?topic={topic}", topic, None, is_certain=True)
             await link.request("POST", f"/topic/create?topic={topic}")
             await self._create(link, topic, FIRST_CHANNEL)
+
+    def _forget(self, topic: str, *channels: str) -> None:
+        self._ledger.channels[topic].difference_update(channels)
+        self._unconfirmed.difference_update((topic, channel) for channel in channels)
 
     async def _create(self, link: HttpLink, topic: str, channel: str) -> None:
         known = self._ledger.channels[topic]
         if channel == FIRST_CHANNEL or FIRST_CHANNEL in known:
             status, _ = await link.request("POST", _channel("create", topic, channel))
             if status == 200:
-                known.add(channel)
+                self._confirm(topic, channel)
 
     async def _pause(self, link: HttpLink, topic: str, channel: str | None) -> None:
         rest = f"?topic={topic}" + (f"&channel={channel}" if channel else "")
