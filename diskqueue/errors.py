@@ -4,6 +4,7 @@ DiskQueueError
  +-- RecordTooLargeError    the caller's record is outside the size limits
  +-- QueueClosedError       the queue was closed or deleted
  +-- CorruptMetadataError   a metadata file cannot be parsed
+ +-- CorruptSidecarError    a file of finished records cannot be parsed
  +-- CorruptSegmentError    a segment stops being a chain of records
 """
 
@@ -37,6 +38,13 @@ class CorruptMetadataError(DiskQueueError):
     """Raised when a metadata file is not `DEPTH\\nFILE,POS\\nFILE,POS\\n`.
 
     `DiskQueue` answers it by scanning the segments, so only readers of single files see it.
+    """
+
+
+class CorruptSidecarError(DiskQueueError):
+    """Raised when a file of finished records is damaged, cut off or of an unknown version.
+
+    `DiskQueue` answers it by delivering these records again.
     """
 
 

@@ -253,6 +253,16 @@ def write_all(fd: int, content: bytes | memoryview, position: int) -> None:
         written += os.pwrite(fd, memoryview(content)[written:], position + written)
 
 
+def remove(path: str) -> None:
+    """Removes a file if it is there; not durable before the directory is.
+
+    Raises:
+        OSError: it is still there.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
 def fsync_directory(directory: str) -> None:
     """Makes creations, renames and deletions in the directory durable.
 

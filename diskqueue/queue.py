@@ -15,18 +15,19 @@ Three positions, each a segment and an offset, never out of this order:
 * `commit` takes ordinals in any order. The committed position is that of the lowest ordinal not
   committed (`window`), or the read position if there is none.
 * A sync makes the appended bytes durable and then persists the committed and the write position,
-  with the number of records between them as depth. Only then are segments before the committed
-  position deleted.
+  with the number of records between them as depth, and which records between them are finished
+  (`finished`). Only then are segments without an unfinished record deleted (`progress`).
 
-So after a crash every record that was appended and not committed is found again; some that were
-committed may be found again too. Nothing else is: the write position on disk may be behind the
-file, never ahead of it.
+So after a crash every record that was appended and not committed is found again; of those that were
+committed, at most what was committed since the last sync. Nothing else is: the write position on
+disk may be behind the file, never ahead of it.
 
 Invariants. Segments are a linked list from the committed one to the one being written, which alone
-has no successor and alone is appended to; a completed segment never changes. A position at the end
-of a completed segment and position 0 of the next are the same place, and only the latter is
-persisted, because go-diskqueue takes the former for damage. The segment being written may have no
-file yet, at position 0. A file is never written to unless its size was the write position.
+has no successor and alone is appended to; a completed segment never changes. Numbers may be missing
+in between. A position at the end of a completed segment and position 0 of the next are the same
+place, and only the latter is persisted, because go-diskqueue takes the former for damage. The
+segment being written may have no file yet, at position 0. A file is never written to unless its
+size was the write position.
 
 Damage (`segment` says what that is) ends its segment at that place: what stands before it is
 delivered, reading goes on with the next segment, and the file is renamed `.bad` once the records
@@ -43,11 +44,13 @@ import logging
 import os
 import threading
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 from diskqueue import layout
 from diskqueue.errors import CorruptSegmentError, QueueClosedError, RecordTooLargeError
+from diskqueue.finished import Position
+from diskqueue.progress import Progress, durable_position
 from diskqueue.reader import Batch, Reader
 from diskqueue.recovery import SegmentState, recover
 from diskqueue.segment import (
@@ -57,8 +60,8 @@ from diskqueue.segment import (
     PREFIX_BYTES,
     Limits,
 )
+from diskqueue.sidecar import Sidecar
 from diskqueue.sync_job import FsyncTarget, SyncJob, remove_queue
-from diskqueue.window import Run, Window
 from diskqueue.writer import Writer
 
 # A queue whose records are all committed gives up a segment of this size at the next sync, and any
@@ -108,19 +111,17 @@ class DiskQueue:
         self.wants_room = False
 
         found = recover(self._directory, name, self._limits, logger, files)
-        # The oldest segment with a record that is not committed.
-        self._oldest = found.read_segment
         self._reader = Reader(
             self._directory, name, found.read_segment, found.read_pos, self._limits
         )
         self._writer = Writer(
             self._directory, name, found.write_segment, max_bytes_per_file, logger
         )
-        self._window = Window()
+        self._progress = Progress(found, self._reader, self._writer)
+        self._window = self._progress.window
+        self._sidecar = Sidecar(self._directory, name, exists=found.has_sidecar)
         self._unread_count = found.depth
 
-        # Wholly committed segments that a sync will delete.
-        self._retired = found.consumed
         # The content of the metadata file, or None while that is unknown.
         self._durable_text = found.durable_text
         self._append_count = 0
@@ -135,7 +136,7 @@ class DiskQueue:
         """Records appended and not read; after a crash an estimate, until the tail is reached."""
         if self._unread_count > 0:
             return self._unread_count
-        return 0 if self._is_at_tail() else 1
+        return 0 if self._reader.is_at_tail() else 1
 
     @property
     def outstanding_count(self) -> int:
@@ -145,12 +146,12 @@ class DiskQueue:
     @property
     def disk_bytes(self) -> int:
         """The size of all segments in use."""
-        return sum(segment.end for segment in self._segments())
+        return sum(segment.end for segment in self._progress.segments() if segment.exists)
 
     @property
     def segment_count(self) -> int:
         """The number of segment files in use."""
-        return sum(segment.exists for segment in self._segments())
+        return sum(segment.exists for segment in self._progress.segments())
 
     @property
     def unsynced_count(self) -> int:
@@ -217,9 +218,7 @@ class DiskQueue:
         segment = self._writer.undo_append(sum(lengths))
         if (reader.segment.number, reader.position) > (segment.number, segment.end):
             self._window.remove_last(len(lengths))
-            if reader.segment is not segment:
-                reader.enter(segment)
-            reader.position = segment.end
+            reader.go_to_end(segment)
         else:
             self._unread_count -= len(lengths)
 
@@ -255,16 +254,20 @@ class DiskQueue:
             try:
                 data, starts, ends = reader.read(max_records, max_bytes)
             except CorruptSegmentError as error:
-                self._abandon_damaged(segment, error)
+                if reader.skips:
+                    self._deliver_skipped(segment, error)
+                else:
+                    self._abandon_damaged(segment, error)
                 continue
             except FileNotFoundError:
                 self._abandon_missing(segment)
                 continue
-            first = self._window.next_ordinal
             origin = reader.buffer_pos - PREFIX_BYTES
-            self._window.add(Run(segment, origin, first, starts, are_lengths=False))
+            first = self._window.add(segment, origin, starts, reader.position, are_lengths=False)
             self._unread_count -= len(starts)
-            if reader.position >= segment.end:
+            if reader.skips:
+                reader.skip_finished()
+            if reader.position >= reader.segment.end:
                 self._correct_depth_at_tail()
             return Batch(first, data, starts, ends)
 
@@ -295,11 +298,10 @@ class DiskQueue:
         reader = self._reader
         first = self._window.next_ordinal
         end = reader.position + sum(lengths)
-        if end > reader.segment.end:
+        if end > reader.segment.end or reader.skips:
             self._advance_across_segments(lengths)
         elif lengths:
-            run = Run(reader.segment, reader.position, first, lengths, are_lengths=True)
-            self._window.add(run)
+            self._window.add(reader.segment, reader.position, lengths, end, are_lengths=True)
             reader.position = end
         self._unread_count -= len(lengths)
         if reader.position >= reader.segment.end:
@@ -316,13 +318,13 @@ class DiskQueue:
                 assert segment.next is not None, "advanced beyond the write position"
                 reader.enter(segment.next)
                 continue
-            stop = bisect_right(ends, done + segment.end - reader.position, lo=index)
+            stop = bisect_right(ends, done + reader.limit - reader.position, lo=index)
             assert stop > index, "the lengths are not those of the next records"
-            ordinal = self._window.next_ordinal
             numbers = lengths[index:stop]
-            run = Run(segment, reader.position, ordinal, numbers, are_lengths=True)
-            self._window.add(run)
+            position = reader.position
             reader.position += ends[stop - 1] - done
+            self._window.add(segment, position, numbers, reader.position, are_lengths=True)
+            reader.skip_finished()
             done = ends[stop - 1]
             index = stop
 
@@ -337,24 +339,27 @@ class DiskQueue:
             raise QueueClosedError
         self._commit_count += self._window.commit(ordinals)
 
-    def _is_at_tail(self) -> bool:
-        segment: SegmentState | None = self._reader.segment
-        position = self._reader.position
-        while segment is not None:
-            if position < segment.end:
-                return False
-            segment = segment.next
-            position = 0
-        return True
-
     def _correct_depth_at_tail(self) -> None:
-        if self._unread_count != 0 and self._is_at_tail():
+        if self._unread_count != 0 and self._reader.is_at_tail():
             self._logger.warning(
                 "diskqueue depth corrected at the tail queue=%s depth=%d",
                 self.name,
                 self._unread_count,
             )
             self._unread_count = 0
+
+    def _deliver_skipped(self, segment: SegmentState, error: CorruptSegmentError) -> None:
+        """Drops the finished ranges of a segment: no record ends where one of them begins."""
+        count = self._progress.forget_finished(segment)
+        self._unread_count += count
+        self._logger.warning(
+            "diskqueue finished records will be delivered again file=%s offset=%d records=%d"
+            " reason=%s",
+            error.path,
+            error.offset,
+            count,
+            error.reason,
+        )
 
     def _abandon_damaged(self, segment: SegmentState, error: CorruptSegmentError) -> None:
         """Ends a segment at its damage."""
@@ -381,6 +386,7 @@ class DiskQueue:
         )
         if segment is self._writer.segment:
             self._writer.start_new_segment()
+        self._progress.forget_finished(segment)
         segment.end = self._reader.position
         segment.exists = False
 
@@ -404,19 +410,29 @@ class DiskQueue:
             self.wants_room = False
             self._free_if_consumed()
         job = self._make_job(with_metadata=with_metadata)
-        if not job.targets and not job.removals:
-            # A sync without metadata may have taken care of the appended records.
-            has_files = self._writer.segment.exists or self._oldest is not self._writer.segment
-            is_unused = self._durable_text is None and self.unsynced_count == 0 and not has_files
-            if job.text in (None, self._durable_text) or is_unused:
-                # Commits behind an unfinished record change nothing on disk.
-                self._append_count = 0
-                if with_metadata:
-                    self._commit_count = 0
-                return None
+        if self._is_idle(job):
+            self._append_count = 0
+            if with_metadata:
+                self._commit_count = 0
+            return None
         self._job = job
         self._writer.has_new_files = False
         return job
+
+    def _is_idle(self, job: SyncJob) -> bool:
+        """Whether a job would leave everything on disk as it is."""
+        if job.targets or job.removals:
+            return False
+        if job.metadata is None:
+            return True
+        if job.finished is not None and self._commit_count:
+            return False
+        if job.finished is None and self._sidecar.exists:
+            return False
+        # A sync without metadata may have taken care of the appended records.
+        is_unused = self._durable_text is None and self.unsynced_count == 0
+        is_unused = is_unused and not self.segment_count
+        return is_unused or layout.format_metadata(job.metadata) == self._durable_text
 
     def complete_sync(self, job: SyncJob, error: OSError | None = None) -> None:
         """Takes back a job after its `run` has ended, with the error if it raised one.
@@ -427,6 +443,7 @@ class DiskQueue:
         if job is not self._job:
             return  # Overtaken by empty, close or delete.
         self._job = None
+        self._note_deleted(job)
         if job.are_segments_durable:
             for target in job.targets:
                 if target.state.end <= target.size_bytes:
@@ -440,10 +457,15 @@ class DiskQueue:
 
     def _note_durable(self, job: SyncJob) -> None:
         self._append_count -= job.append_count
-        if job.text is not None:
+        if job.metadata is not None:
             self._commit_count -= job.commit_count
-            self._durable_text = job.text
-            del self._retired[: len(job.removals)]
+            self._durable_text = job.durable_text
+
+    def _note_deleted(self, job: SyncJob) -> None:
+        # In the order of the list, of which the job had the beginning.
+        del self._progress.retired[: len(job.removed)]
+        for entry in job.deleted:
+            self._progress.note_deleted(entry)
 
     def sync(self) -> None:
         """Makes durable what was appended and committed, and deletes what is no longer needed.
@@ -463,19 +485,29 @@ class DiskQueue:
         self.complete_sync(job)
 
     def _make_job(self, *, with_metadata: bool) -> SyncJob:
-        position = self._retire_committed()
+        metadata = finished = None
+        removals: list[SegmentState] = []
+        if with_metadata:
+            read = self._progress.retire_committed()
+            metadata = self._make_metadata(read)
+            finished = self._progress.plan_finished(read, durable_position(self._durable_text))
+            removals = list(self._progress.retired)
         job = SyncJob(
             directory=self._directory,
+            name=self.name,
             metadata_path=layout.metadata_path(self._directory, self.name),
-            text=self._format_metadata(position) if with_metadata else None,
+            metadata=metadata,
+            durable_text=self._durable_text,
             targets=[],
             has_new_files=self._writer.has_new_files,
-            removals=list(self._retired) if with_metadata else [],
+            removals=removals,
+            removal_paths=[self._writer.path_of(segment) for segment in removals],
+            sidecar=self._sidecar,
+            finished=finished,
             append_count=self._append_count,
             commit_count=self._commit_count,
             lock=self._lock,
         )
-        job.removal_paths = [self._writer.path_of(segment) for segment in job.removals]
         try:
             for segment in self._writer.dirty:
                 path = self._writer.path_of(segment)
@@ -486,39 +518,15 @@ class DiskQueue:
             raise
         return job
 
-    def _retire_committed(self) -> int:
-        """Takes wholly committed segments out of the list; the offset is that in the oldest."""
-        lowest = self._window.find_lowest()
-        if lowest is None:
-            lowest = (self._reader.segment, self._reader.position)
-        segment, position = lowest
-        # The end of a completed segment is persisted as the beginning of the next.
-        while position >= segment.end and segment.next is not None:
-            segment, position = segment.next, 0
-        while self._oldest is not segment:
-            assert self._oldest.next is not None
-            self._writer.release(self._oldest)
-            if self._reader.segment is self._oldest:
-                # It stands at the end. A file that is open takes room even when it is deleted.
-                self._reader.enter(self._oldest.next)
-            if self._oldest.exists:
-                self._retired.append(self._oldest)
-            self._oldest = self._oldest.next
-        return position
-
     def _free_if_consumed(self) -> None:
         """Completes the segment being written if all its records are committed, so that it goes."""
-        if len(self._window) == 0 and self._is_at_tail():
+        if len(self._window) == 0 and self._reader.is_at_tail():
             self._writer.start_new_segment()
 
-    def _format_metadata(self, position: int) -> bytes:
-        depth = len(self._window) + self.depth
-        write_segment = self._writer.segment
-        return layout.format_metadata(
-            layout.Metadata(
-                depth, self._oldest.number, position, write_segment.number, write_segment.end
-            )
-        )
+    def _make_metadata(self, read: Position) -> layout.Metadata:
+        depth = self._progress.count_records(read) + self.depth
+        end = self._writer.segment
+        return layout.Metadata(depth, *read, end.number, end.end)
 
     def empty(self) -> None:
         """Drops all records, read and unread, with their files and the metadata.
@@ -535,18 +543,16 @@ class DiskQueue:
             raise QueueClosedError
         with self._lock:
             self._cancel_job()
-            segments = list(self._segments())
+            segments = list(self._progress.segments())
             self._writer.discard()
-            self._retired = []
-            self._oldest = self._writer.segment
-            self._reader.enter(self._oldest)
-            self._window.clear()
+            self._progress.clear()
+            self._reader.enter(self._writer.segment)
             self._unread_count = 0
             self._append_count = self._commit_count = 0
             self._durable_text = None
-            metadata_path = layout.metadata_path(self._directory, self.name)
-            paths = [(segment, self._writer.path_of(segment)) for segment in segments]
-            remove_queue(self._directory, paths, metadata_path)
+            self._sidecar.forget(is_removed=False)
+            remove_queue(self._directory, self.name, segments)
+            self._sidecar.forget(is_removed=True)
 
     def close(self) -> None:
         """Makes everything durable, leaves exact metadata, and closes the files.
@@ -589,11 +595,5 @@ class DiskQueue:
         if self._job is not None:
             self._job.is_cancelled = True
             self._job.release()
+            self._note_deleted(self._job)
             self._job = None
-
-    def _segments(self) -> Iterator[SegmentState]:
-        yield from self._retired
-        segment: SegmentState | None = self._oldest
-        while segment is not None:
-            yield segment
-            segment = segment.next

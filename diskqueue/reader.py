@@ -1,14 +1,18 @@
 """The reading end of a queue: a position, and the piece of its segment that was read last.
 
 `DiskQueue` owns the one `Reader` of a queue and decides where it goes; what stands between the
-position and the segment's end never changes, so the piece in memory stays valid.
+position and the segment's end never changes, so the piece in memory stays valid. Records that were
+finished before the queue was opened are stepped over as soon as the position reaches them, and no
+piece reaches into them.
 """
 
 import os
+from collections import deque
 from collections.abc import Iterator
 
 from diskqueue import layout
 from diskqueue.errors import CorruptSegmentError
+from diskqueue.finished import Range
 from diskqueue.recovery import SegmentState
 from diskqueue.segment import PREFIX_BYTES, Limits, find_damage, read_record, split_records
 
@@ -46,6 +50,7 @@ class Reader:
         "buffer_pos",
         "position",
         "segment",
+        "skips",
     )
 
     def __init__(
@@ -60,6 +65,14 @@ class Reader:
         self._limits = limits
         self._fd = -1
         self._buffer = b""
+        # Finished records of this segment from the position on.
+        self.skips: deque[Range] = deque()
+        self._look_for_skips()
+
+    @property
+    def limit(self) -> int:
+        """Where the unfinished records at the position end: the segment, or a skip."""
+        return self.skips[0].start if self.skips else self.segment.end
 
     def read(self, max_records: int, max_bytes: int) -> tuple[bytes, list[int], list[int]]:
         """A piece of the segment, and where in it the payloads of the next records start and end.
@@ -101,6 +114,7 @@ class Reader:
         payloads: list[bytes] = []
         try:
             while len(payloads) < max_records and max_bytes > 0:
+                scout.skip_finished()
                 if scout.position >= scout.segment.end:
                     if scout.segment.next is None:
                         break
@@ -120,6 +134,51 @@ class Reader:
         self.close()
         self.segment = segment
         self.position = 0
+        self._look_for_skips()
+
+    def go_to_end(self, segment: SegmentState) -> None:
+        """Goes to where a segment ends now."""
+        if segment is not self.segment:
+            self.close()
+            self.segment = segment
+        self.position = segment.end
+        self.skips.clear()
+
+    def is_at_tail(self) -> bool:
+        """Whether nothing is left to read, in this segment or behind it."""
+        self.skip_finished()
+        segment: SegmentState | None = self.segment
+        position = self.position
+        while segment is not None:
+            if position < segment.end:
+                return False
+            segment = segment.next
+            position = 0
+        return True
+
+    def skip_finished(self) -> None:
+        """Moves on over finished records, into the next segments if they begin with some."""
+        while True:
+            if self.skips and self.skips[0].start == self.position:
+                self.position = self.skips.popleft().end
+                continue
+            if self.position < self.segment.end:
+                return
+            segment = self.segment.next
+            while segment is not None and segment.end == 0:
+                segment = segment.next
+            if segment is None or not segment.finished or segment.finished[0].start > 0:
+                return
+            self.close()
+            self.segment = segment
+            self.position = 0
+            self.skips = deque(segment.finished)
+
+    def _look_for_skips(self) -> None:
+        if self.segment.finished or self.skips:
+            position = self.position
+            self.skips = deque(entry for entry in self.segment.finished if entry.start >= position)
+            self.skip_finished()
 
     def close(self) -> None:
         """Closes the file; the next read opens it again."""
@@ -133,14 +192,14 @@ class Reader:
         if self._fd < 0:
             path = layout.segment_path(self._directory, self._name, self.segment.number)
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        size = min(max(max_bytes, _READ_AHEAD_BYTES), self.segment.end - self.position)
+        size = min(max(max_bytes, _READ_AHEAD_BYTES), self.limit - self.position)
         self._buffer = os.pread(self._fd, size, self.position)
         self.buffer_pos = self.position
         return self._buffer
 
     def _read_one(self) -> bytes:
         """The record at the position if it is one: larger than max_bytes, or than the limit."""
-        damage = find_damage(self._fd, self.position, self.segment.end, self._limits)
+        damage = find_damage(self._fd, self.position, self.limit, self._limits)
         if damage is not None:
             path = layout.segment_path(self._directory, self._name, self.segment.number)
             raise CorruptSegmentError(path, self.position, damage.reason, is_torn=damage.is_torn)

@@ -7,8 +7,13 @@ position. What it says is then compared with the files, and nothing on disk is e
   are segments behind it: all of that is delivered, and writing starts in a new segment;
 * the last segment is shorter than WRITE_POS, or missing: writing starts in a new segment, since
   writing on would leave a hole that later reads as damage;
-* segments are missing: they are skipped;
+* segments are missing: they are skipped, with a warning unless the sidecar says that they were
+  deleted before older ones;
 * segments before READ_FILE (killed between the metadata and the deletion) are removed.
+
+The sidecar (`finished`) tells which records behind the read position need not be delivered again,
+as far as it can be believed. If it is newer than the metadata (killed between the two), its read
+position counts.
 
 Without usable metadata all segments that exist are delivered, and writing starts behind them. The
 caller owns what `recover` returns; this module has no state.
@@ -19,10 +24,10 @@ import itertools
 import logging
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from diskqueue import layout, segment
-from diskqueue.errors import CorruptMetadataError
+from diskqueue import finished, layout, segment
+from diskqueue.errors import CorruptMetadataError, CorruptSidecarError
 
 # How far behind the last known segment to look for more when the directory is not listed. They are
 # consecutive unless a power cut took one.
@@ -37,7 +42,7 @@ _COUNT_BYTES = 64 * 1024 * 1024
 class SegmentState:
     """What a queue knows of one of its segments; they are linked from the oldest to the newest."""
 
-    __slots__ = ("damage", "end", "exists", "fd", "is_dirty", "next", "number")
+    __slots__ = ("damage", "end", "exists", "fd", "finished", "is_dirty", "next", "number")
 
     def __init__(self, number: int, end: int = 0, *, exists: bool = False) -> None:
         self.number = number
@@ -52,6 +57,8 @@ class SegmentState:
         # A completed segment keeps its descriptor until it was fsynced, or -1: an error of the
         # disk is reported through a descriptor that was open when it happened.
         self.fd = -1
+        # Records that were finished before the queue was opened, behind the read position of then.
+        self.finished: tuple[finished.Range, ...] = ()
         self.next: SegmentState | None = None
 
 
@@ -65,6 +72,9 @@ class Recovered:
     depth: int
     consumed: list[SegmentState]  # leftovers to delete
     durable_text: bytes | None  # the metadata on disk, if it was usable
+    has_sidecar: bool  # whether believed or not
+    blocks: list[finished.Block] = field(default_factory=list)  # in the order of the records
+    gaps: list[tuple[int, int]] = field(default_factory=list)  # first and last number
 
 
 def recover(
@@ -89,7 +99,10 @@ def recover(
         files = files or layout.find_queue_files(directory, name)
         return _recover_by_scan(directory, files, limits, logger)
     sizes = files.segments if files else _find_sizes(directory, name, metadata)
-    return _Comparison(directory, name, metadata, sizes, limits, logger).result()
+    comparison = _Comparison(directory, name, metadata, sizes, limits, logger)
+    if files is None or files.has_finished:
+        comparison.load_sidecar()
+    return comparison.result()
 
 
 def _read_usable_metadata(
@@ -134,6 +147,7 @@ def _recover_by_scan(
         depth=_count_records(directory, name, ((state, 0) for state in states[:-1]), limits),
         consumed=[],
         durable_text=None,
+        has_sidecar=files.has_finished,
     )
 
 
@@ -181,6 +195,85 @@ class _Comparison:
         self._limits = limits
         self._logger = logger
         self._sizes = sizes
+        self._durable_text = layout.format_metadata(metadata)
+        self._has_sidecar = False
+        self._blocks: list[finished.Block] = []
+        # What the last sync was to delete before older segments, and what of it is gone.
+        self._deleted: list[tuple[int, int]] = []
+        self._gaps: list[tuple[int, int]] = []
+
+    def load_sidecar(self) -> None:
+        """Reads which records behind the read position are finished, and believes what it can.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
+        metadata = self._metadata
+        self._has_sidecar = True
+        try:
+            file = finished.read_file(self._directory, self._name)
+        except CorruptSidecarError as error:
+            self._doubt(str(error))
+            return
+        if file is None:
+            self._has_sidecar = False
+            return
+        if not file.fits(finished.Position(metadata.read_file, metadata.read_pos)):
+            self._doubt("it was not written for this read position")
+            return
+        is_newer = file.read > (metadata.read_file, metadata.read_pos)
+        if (is_newer and file.read_crc == finished.NO_FINGERPRINT) or (
+            not finished.is_read_position_same(self._directory, self._name, file)
+        ):
+            self._doubt("another record stands at its read position")
+            return
+        if is_newer:
+            self._move_read_position(file.read)
+        self._take_blocks(file)
+
+    def _take_blocks(self, file: finished.FinishedFile) -> None:
+        blocks = list(finished.recognise(self._directory, self._name, file, self._sizes))
+        if len(blocks) < len(file.blocks):
+            # Those of segments that this very sync has deleted are not missed.
+            known = set(blocks)
+            unknown = [block for block in file.blocks if block not in known]
+            count = sum(block.number in self._sizes for block in unknown)
+            if count:
+                self._doubt(f"{count} blocks are of other records")
+        blocks = [block for block in blocks if (block.number, block.end) > file.read]
+        blocks.sort(key=lambda block: (block.number, block.end))
+        ranges = sorted((block.number, *entry[:2]) for block in blocks for entry in block.ranges)
+        if any(
+            older[0] == newer[0] and older[2] > newer[1]
+            for older, newer in itertools.pairwise(ranges)
+        ):
+            self._doubt("its ranges overlap")
+        else:
+            self._blocks = blocks
+        self._deleted = [gap for gap in file.gaps if gap[1] >= file.read.number]
+        for gap in self._deleted:
+            self._gaps += _cut_out(gap, self._sizes)
+
+    def _doubt(self, reason: str) -> None:
+        self._logger.warning(
+            "diskqueue finished records will be delivered again queue=%s reason=%s",
+            self._name,
+            reason,
+        )
+
+    def _move_read_position(self, read: finished.Position) -> None:
+        """Puts the read position where the sync was about to put it when the daemon was killed."""
+        metadata = self._metadata
+        count = 0
+        for number in self._sizes:
+            if metadata.read_file <= number <= read.number:
+                start = metadata.read_pos if number == metadata.read_file else 0
+                end = read.offset if number == read.number else self._sizes[number]
+                path = layout.segment_path(self._directory, self._name, number)
+                count += segment.walk(path, start, max(start, end), self._limits).record_count
+        self._metadata = replace(
+            metadata, depth=metadata.depth - count, read_file=read.number, read_pos=read.offset
+        )
 
     def result(self) -> Recovered:
         metadata = self._metadata
@@ -207,13 +300,40 @@ class _Comparison:
             # the bin: somebody will want to know what happened to it.
             states[0].damage = "the file is shorter than the read position"
             read_pos = states[0].end
+        depth = metadata.depth + _count_records(self._directory, self._name, stale, self._limits)
+        depth -= self._assign_finished(states)
         return Recovered(
             read_segment=states[0],
             read_pos=read_pos,
             write_segment=write_segment,
-            depth=metadata.depth + _count_records(self._directory, self._name, stale, self._limits),
+            depth=depth,
             consumed=consumed,
-            durable_text=layout.format_metadata(metadata),
+            durable_text=self._durable_text,
+            has_sidecar=self._has_sidecar,
+            blocks=self._blocks,
+            gaps=self._gaps,
+        )
+
+    def _assign_finished(self, states: list[SegmentState]) -> int:
+        """Lets each segment know its finished records; returns how many the metadata counts.
+
+        It does not count those of a segment that was about to be deleted.
+        """
+        metadata = self._metadata
+        read = finished.Position(metadata.read_file, metadata.read_pos)
+        by_number: dict[int, list[finished.Range]] = {}
+        for block in self._blocks:
+            by_number.setdefault(block.number, []).extend(
+                entry for entry in block.ranges if (block.number, entry.start) >= read
+            )
+        for state in states:
+            # The ranges of one block may stand between those of another.
+            state.finished = tuple(sorted(by_number.get(state.number, ())))
+        return sum(
+            entry.record_count
+            for number, ranges in by_number.items()
+            if not any(first <= number <= last for first, last in self._deleted)
+            for entry in ranges
         )
 
     def _report_missing(self, states: list[SegmentState]) -> None:
@@ -226,7 +346,11 @@ class _Comparison:
             metadata.write_file,
             metadata.write_pos,
         )
-        if found < expected and not is_drained:
+        gone = sum(
+            min(last, metadata.write_file) - max(first, metadata.read_file) + 1
+            for first, last in self._gaps
+        )
+        if found < expected - gone and not is_drained:
             self._logger.warning(
                 "diskqueue segments missing, skipped queue=%s expected=%d found=%d",
                 self._name,
@@ -275,6 +399,18 @@ class _Comparison:
         if last.number > metadata.write_file and last.end == 0:
             return last  # Made for a write that failed.
         return SegmentState(last.number + 1)
+
+
+def _cut_out(gap: tuple[int, int], numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """The parts of a span without some numbers, which ascend."""
+    first, last = gap
+    parts = []
+    for number in numbers:
+        if first <= number <= last:
+            if number > first:
+                parts.append((first, number - 1))
+            first = number + 1
+    return [*parts, (first, last)] if first <= last else parts
 
 
 def _link(states: list[SegmentState]) -> None:

@@ -1,4 +1,4 @@
-"""The blocking half of a sync: fsync, metadata, deletions.
+"""The blocking half of a sync: fsync, sidecar, metadata, deletions.
 
 `DiskQueue.prepare_sync` makes a job on the thread that owns the queue, `run` may then work in any
 other while the queue goes on, and `DiskQueue.complete_sync` takes the result back. So a job holds
@@ -9,22 +9,26 @@ The order of the steps makes a crash between any two of them harmless:
 1. fsync the segments, so that the metadata never points beyond what is durable;
 2. rename damaged segments whose records are all finished; a segment the old metadata points to may
    be missing, while one before the new read position would be deleted at the next start;
-3. replace the metadata;
-4. delete the segments that the new metadata no longer needs.
+3. replace the sidecar of finished records, which is good for the old metadata too;
+4. replace the metadata;
+5. remove the sidecar if nothing is finished behind the new read position;
+6. delete the segments that have no unfinished record.
 
-On a full disk step 3 has no room, and would never get any if it had to come before step 4: then
-the two change places. A crash in between leaves metadata that points to segments that are missing,
-and a start skips these.
+On a full disk steps 3 and 4 have no room, and would never get any if they had to come before step
+6: then that comes first. A crash in between leaves metadata that points to segments that are
+missing, and a start skips these.
 """
 
 import contextlib
 import errno
 import os
 import threading
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
 from diskqueue import layout
 from diskqueue.recovery import SegmentState
+from diskqueue.sidecar import Consumed, FinishedPlan, Sidecar
 
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -44,19 +48,28 @@ class SyncJob:
     """One sync under way. The queue's owner passes it on, calls `run` once, and gives it back."""
 
     directory: str
+    name: str
     metadata_path: str
     # None makes the appended records durable and leaves the metadata for a later sync.
-    text: bytes | None
+    metadata: layout.Metadata | None
+    # The content of the metadata file, if it is known.
+    durable_text: bytes | None
     targets: list[FsyncTarget]
     # The directory has entries that are not durable yet.
     has_new_files: bool
     removals: list[SegmentState]
     removal_paths: list[str] = field(default_factory=list)
+    sidecar: Sidecar
+    # None if no record is finished behind an unfinished one.
+    finished: FinishedPlan | None
     append_count: int
     commit_count: int
     lock: threading.Lock
     is_cancelled: bool = field(default=False, init=False)
     are_segments_durable: bool = field(default=False, init=False)
+    # Which of the removals are done, and segments that were deleted before older ones.
+    removed: list[SegmentState] = field(default_factory=list, init=False)
+    deleted: list[Consumed] = field(default_factory=list, init=False)
 
     def run(self) -> None:
         """Does the blocking work.
@@ -82,32 +95,50 @@ class SyncJob:
         for target in self.targets:
             _fsync_segment(target)
         self.are_segments_durable = True
-        if self.text is None:
+        if self.metadata is None:
             if self.has_new_files:
                 layout.fsync_directory(self.directory)
             return
-        removals = list(zip(self.removals, self.removal_paths, strict=True))
-        for state, path in removals:
+        for state, path in zip(self.removals, self.removal_paths, strict=True):
             if state.damage is not None:
                 with contextlib.suppress(FileNotFoundError):
                     os.rename(path, layout.quarantine_path(path))
-        consumed = [path for state, path in removals if state.damage is None]
+        consumed = [] if self.finished is None else self.sidecar.prepare(self.finished)
+        depth = self.metadata.depth - sum(entry.record_count for entry in consumed)
+        text = layout.format_metadata(replace(self.metadata, depth=depth))
         try:
-            layout.write_atomically(self.metadata_path, self.text)
+            self._write_positions(text)
         except OSError as error:
-            if error.errno not in _NO_ROOM or not consumed:
+            if error.errno not in _NO_ROOM or not (self.removals or consumed):
                 raise
-            _unlink_all(consumed)
-            layout.write_atomically(self.metadata_path, self.text)
-        _unlink_all(consumed)
-        if removals:
+            self._delete_segments(consumed)
+            self._write_positions(text)
+        self.durable_text = text
+        has_sidecar_to_remove = self.finished is None and self.sidecar.exists
+        if has_sidecar_to_remove:
+            self.sidecar.remove()
+        self._delete_segments(consumed)
+        if has_sidecar_to_remove or self.removals or consumed:
             layout.fsync_directory(self.directory)
 
+    def _write_positions(self, text: bytes) -> None:
+        if self.finished is not None:
+            self.sidecar.write()
+        if text != self.durable_text or self.targets or self.removals:
+            layout.write_atomically(self.metadata_path, text)
 
-def _unlink_all(paths: list[str]) -> None:
-    for path in paths:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+    def _delete_segments(self, consumed: list[Consumed]) -> None:
+        """Deletes those that were not deleted before."""
+        done_count = len(self.removed)
+        for state, path in zip(
+            self.removals[done_count:], self.removal_paths[done_count:], strict=True
+        ):
+            if state.damage is None:
+                layout.remove(path)
+            self.removed.append(state)
+        for entry in consumed[len(self.deleted) :]:
+            layout.remove(layout.segment_path(self.directory, self.name, entry.segment.number))
+            self.deleted.append(entry)
 
 
 def _fsync_segment(target: FsyncTarget) -> None:
@@ -121,18 +152,24 @@ def _fsync_segment(target: FsyncTarget) -> None:
         os.close(fd)
 
 
-def remove_queue(
-    directory: str, segments: list[tuple[SegmentState, str]], metadata_path: str
-) -> None:
+def remove_queue(directory: str, name: str, segments: Iterable[SegmentState]) -> None:
     """Removes all files of a queue: segments from the oldest on, then what leads to them.
+
+    Segments found damaged are renamed instead.
 
     Raises:
         OSError: a file could not be removed; all others were.
     """
     failure: OSError | None = None
-    for segment, path in segments:
+    paths = [(layout.finished_path(directory, name), False)]
+    paths += [
+        (layout.segment_path(directory, name, segment.number), segment.damage is not None)
+        for segment in segments
+    ]
+    paths.append((layout.metadata_path(directory, name), False))
+    for path, is_damaged in paths:
         try:
-            if segment.damage is not None:
+            if is_damaged:
                 os.rename(path, layout.quarantine_path(path))
             else:
                 os.unlink(path)
@@ -140,12 +177,6 @@ def remove_queue(
             pass
         except OSError as error:
             failure = failure or error
-    try:
-        os.unlink(metadata_path)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        failure = failure or error
     if failure is not None:
         raise failure
     layout.fsync_directory(directory)

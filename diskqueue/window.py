@@ -3,23 +3,32 @@
 Every record that is read gets an ordinal; ordinals are consecutive. Records are finished in any
 order, so the window keeps a done mark for each, and the persisted read position is that of the
 lowest ordinal without one. Positions are kept per run of records (what one `read` or `advance`
-handed out) in four bytes per record, because only a sync asks for one and a single record that is
-never finished may hold millions behind it.
+handed out, joined with what stood before it) in four bytes per record, because only a sync asks
+for one and a single record that is never finished may hold millions behind it.
 
     ordinal   base        lowest                       next
               |           |                            |
     done      1 1 1 1 1 1 0 1 1 0 0 1 1 0 0 0 0 0 0 0 0
               `- trimmed away in large steps
+
+Finished records behind the lowest are written down by a sync. Its thread works them out from a
+`Snapshot`: a copy of the marks, and the runs, of which only the newest still changes, at its end.
 """
 
 from array import array
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 
+from diskqueue.finished import Block
 from diskqueue.recovery import SegmentState
 
 # Done marks are removed in steps of at least this many, so that it costs nothing per record.
 _TRIM_COUNT = 4096
+# Runs are joined up to this many records. Longer ones cost more when one of their marks changes or
+# when a position in them is asked for, shorter ones cost more when nothing happens.
+_MAX_RUN_COUNT = 1024
 
 
 class Run:
@@ -29,7 +38,17 @@ class Run:
     `origin` the beginning of the first.
     """
 
-    __slots__ = ("are_lengths", "count", "first", "numbers", "origin", "segment")
+    __slots__ = (
+        "are_lengths",
+        "block",
+        "count",
+        "end",
+        "first",
+        "known_marks",
+        "numbers",
+        "origin",
+        "segment",
+    )
 
     def __init__(
         self,
@@ -37,6 +56,7 @@ class Run:
         origin: int,
         first: int,
         numbers: Sequence[int],
+        end: int,
         *,
         are_lengths: bool,
     ) -> None:
@@ -45,7 +65,11 @@ class Run:
         self.first = first
         self.count = len(numbers)
         self.numbers = array("I", numbers)
+        self.end = end
         self.are_lengths = are_lengths
+        # What the last sync has worked out, and from which marks; only its thread looks at it.
+        self.block: tuple[Block, bytes] | None = None
+        self.known_marks = b""
 
     def position_of(self, ordinal: int) -> int:
         """Where in the segment the record begins."""
@@ -54,10 +78,32 @@ class Run:
             return self.origin + sum(self.numbers[:index])
         return self.origin + self.numbers[index]
 
+    def bounds(self, count: int, end: int) -> list[int]:
+        """Where the first `count` records begin, and where the last of them ends."""
+        if self.are_lengths:
+            return list(accumulate(self.numbers[:count], initial=self.origin))
+        origin = self.origin
+        return [*[origin + number for number in self.numbers[:count]], end]
+
     def remove_last(self, count: int) -> None:
         """Takes back the last records, but not all."""
+        if self.are_lengths:
+            self.end -= sum(self.numbers[-count:])
+        else:
+            self.end = self.origin + self.numbers[-count]
         self.count -= count
         del self.numbers[self.count :]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The window at the moment of a sync, from the lowest unfinished record on."""
+
+    first: int
+    marks: bytes
+    runs: tuple[Run, ...]
+    # Where the last run ended.
+    end: int
 
 
 class Window:
@@ -77,12 +123,40 @@ class Window:
         """The number of records from the lowest unfinished one on."""
         return len(self._done) - self._find_low()
 
-    def add(self, run: Run) -> None:
-        """Takes up records that were just read."""
-        assert run.first == self.next_ordinal
-        self.next_ordinal += run.count
-        self._done += bytes(run.count)
-        self._runs.append(run)
+    def add(
+        self,
+        segment: SegmentState,
+        origin: int,
+        numbers: Sequence[int],
+        end: int,
+        *,
+        are_lengths: bool,
+    ) -> int:
+        """Takes up records that were just read, at least one; returns the ordinal of the first.
+
+        Args:
+            numbers: `Run` says what they and `origin` are.
+            end: where the last record ends.
+        """
+        first = self.next_ordinal
+        count = len(numbers)
+        self.next_ordinal = first + count
+        self._done += bytes(count)
+        if self._runs:
+            run = self._runs[-1]
+            if (
+                run.segment is segment
+                and run.are_lengths is are_lengths
+                and run.end == (origin if are_lengths else origin + numbers[0])
+                and (are_lengths or run.origin == origin)
+                and run.count + count <= _MAX_RUN_COUNT
+            ):
+                run.numbers.extend(array("I", numbers))
+                run.count += count
+                run.end = end
+                return first
+        self._runs.append(Run(segment, origin, first, numbers, end, are_lengths=are_lengths))
+        return first
 
     def commit(self, ordinals: Iterable[int]) -> int:
         """Marks records as done, and returns how many of the ordinals were in the window.
@@ -112,6 +186,22 @@ class Window:
         while runs[0].first + runs[0].count <= ordinal:
             runs.popleft()
         return runs[0].segment, runs[0].position_of(ordinal)
+
+    def count_before(self, ordinal: int) -> int:
+        """How many records from the lowest unfinished one on have a lower ordinal."""
+        return max(0, ordinal - self._base - self._find_low())
+
+    def take_snapshot(self) -> Snapshot | None:
+        """What a sync needs to find the finished records behind an unfinished one, if any.
+
+        To be called after `find_lowest`, which lets go of the runs before it.
+        """
+        low = self._find_low()
+        if self._done.find(1, low) < 0:
+            return None
+        with memoryview(self._done) as done:
+            marks = bytes(done[low:])
+        return Snapshot(self._base + low, marks, tuple(self._runs), self._runs[-1].end)
 
     def remove_last(self, count: int) -> None:
         """Takes back the records that were read last; their ordinals will be handed out again."""

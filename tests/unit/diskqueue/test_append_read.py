@@ -249,8 +249,8 @@ def test_segment_with_an_unfinished_record_is_kept(tmp_path: Path) -> None:
 
     queue.commit([0, 2, 3, 4])
     queue.sync()
-    assert names(tmp_path) == ["000000.dat", "000001.dat", "000002.dat", "meta.dat"]
-    assert read_metadata(tmp_path) == (5, 0, RECORD_BYTES, 2, 64)
+    assert names(tmp_path) == ["000000.dat", "000002.dat", "finished", "meta.dat"]
+    assert read_metadata(tmp_path) == (3, 0, RECORD_BYTES, 2, 64)
 
     queue.commit([1])
     queue.sync()

@@ -151,6 +151,45 @@ def test_sync_without_metadata_only_makes_appends_durable(tmp_path: Path, calls:
     assert numbers(drain(open_queue(tmp_path))) == [0, 1]
 
 
+def test_sync_without_metadata_covers_a_roll(tmp_path: Path, calls: list[str]) -> None:
+    queue = open_queue(tmp_path)
+    queue.put([payload(0)])
+    job = queue.prepare_sync(with_metadata=False)
+    assert job is not None
+    job.run()
+    queue.complete_sync(job)
+    calls.clear()
+
+    queue.put([payload(number) for number in range(1, 5)])
+    job = queue.prepare_sync(with_metadata=False)
+    assert job is not None
+    job.run()
+    queue.complete_sync(job)
+
+    assert calls == ["fsync 000000.dat", "fsync 000001.dat", "fsync directory"]
+    assert queue.unsynced_count == 0
+
+
+def test_failed_sync_without_metadata_ends_the_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = open_queue(tmp_path, 1 << 20)
+    queue.put([payload(0)])
+    job = queue.prepare_sync(with_metadata=False)
+    assert job is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail_with_io_error)
+        with pytest.raises(OSError, match="Input/output") as caught:
+            job.run()
+
+    queue.complete_sync(job, caught.value)
+    queue.put([payload(1)])
+
+    assert queue.unsynced_count == 2
+    assert segment_path(tmp_path, 0).read_bytes() == records(0, 1)
+    assert segment_path(tmp_path, 1).read_bytes() == records(1, 1)
+
+
 def test_new_files_stay_to_be_made_durable_after_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: list[str]
 ) -> None:
@@ -187,10 +226,10 @@ def test_nothing_is_written_while_idle(tmp_path: Path, calls: list[str]) -> None
     assert calls == []
 
 
-def test_commit_behind_an_unfinished_record_writes_nothing(
+def test_commit_behind_an_unfinished_record_leaves_the_metadata(
     tmp_path: Path, calls: list[str]
 ) -> None:
-    """D-10: the metadata would be the same."""
+    """D-10: it would be the same."""
     queue = open_queue(tmp_path)
     queue.put([payload(0), payload(1)])
     drain(queue)
@@ -199,9 +238,11 @@ def test_commit_behind_an_unfinished_record_writes_nothing(
 
     queue.commit([1])
     assert queue.unsynced_count == 1
-    assert queue.prepare_sync() is None
+    queue.sync()
 
-    assert (calls, queue.unsynced_count) == ([], 0)
+    assert calls == ["fsync tmp", "replace finished", "fsync directory"]
+    assert queue.unsynced_count == 0
+    assert queue.prepare_sync() is None
     queue.commit([0])
     queue.sync()
     assert read_metadata(tmp_path) == (0, 0, 64, 0, 64)

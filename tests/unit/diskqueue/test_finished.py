@@ -1,0 +1,537 @@
+"""Finished records behind the read position: the sidecar, and what a start makes of it."""
+
+import errno
+import logging
+import os
+import random
+import shutil
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diskqueue import DiskQueue, finished, layout
+from diskqueue.errors import CorruptSidecarError
+from diskqueue.finished import Block, Position, Range
+from tests.unit.diskqueue.queue_files import (
+    RECORD_BYTES,
+    consume,
+    drain,
+    frame_all,
+    framed,
+    go_read_all,
+    metadata_path,
+    names,
+    numbers,
+    payload,
+    read_metadata,
+    records,
+    segment_path,
+    write_metadata,
+    write_segment,
+)
+
+MANY = 3 * RECORD_BYTES
+
+
+def open_queue(directory: Path, max_bytes_per_file: int = 1 << 20) -> DiskQueue:
+    return DiskQueue(directory, "t", max_bytes_per_file=max_bytes_per_file)
+
+
+def sidecar_path(directory: Path) -> Path:
+    return directory / "t.diskqueue.finished"
+
+
+def leave_unfinished(
+    directory: Path, count: int, unfinished: list[int], max_bytes_per_file: int = 1 << 20
+) -> DiskQueue:
+    """A queue of so many records that were all read, and finished and synced but for some."""
+    queue = open_queue(directory, max_bytes_per_file)
+    queue.put([payload(number) for number in range(count)])
+    drain(queue)
+    queue.commit([number for number in range(count) if number not in unfinished])
+    queue.sync()
+    return queue
+
+
+@pytest.mark.parametrize("max_bytes_per_file", [1, MANY, 1 << 20])
+@pytest.mark.parametrize("unfinished", [[0], [0, 9], [3, 4], [0, 2, 4, 6, 8], [7]])
+def test_crash_repeats_only_what_was_not_finished(
+    tmp_path: Path, unfinished: list[int], max_bytes_per_file: int
+) -> None:
+    leave_unfinished(tmp_path, 10, unfinished, max_bytes_per_file)
+
+    queue = open_queue(tmp_path, max_bytes_per_file)
+
+    assert queue.depth == len(unfinished)
+    assert numbers(queue.peek(100, 10_000)) == unfinished
+    assert numbers(drain(queue)) == unfinished
+    assert (queue.depth, queue.outstanding_count) == (0, len(unfinished))
+
+
+def test_what_was_finished_stays_so_over_many_restarts(tmp_path: Path) -> None:
+    leave_unfinished(tmp_path, 20, [0, 5, 10, 15], MANY)
+    for left in ([0, 5, 15], [0, 15], [0]):
+        queue = open_queue(tmp_path, MANY)
+        before = numbers(drain(queue))
+        ordinal = next(index for index, number in enumerate(before) if number not in left)
+        queue.commit([ordinal])
+        queue.sync()
+        assert numbers(drain(open_queue(tmp_path, MANY))) == left
+
+    consume(queue := open_queue(tmp_path, MANY))
+    assert not sidecar_path(tmp_path).exists()
+    queue.close()
+    assert names(tmp_path) == ["meta.dat"]
+
+
+def test_ranges_of_several_runs_of_the_daemon_interleave(tmp_path: Path) -> None:
+    leave_unfinished(tmp_path, 12, [0, 2, 4, 6, 8, 10])
+    queue = open_queue(tmp_path)
+    drain(queue)
+    queue.commit([1, 3])
+    queue.close()
+    assert read_metadata(tmp_path)[0] == 12
+
+    again = open_queue(tmp_path)
+    assert again.depth == 4
+    assert numbers(drain(again)) == [0, 4, 8, 10]
+    again.commit([0, 1])
+    again.close()
+    assert read_metadata(tmp_path)[:3] == (4, 0, 8 * RECORD_BYTES)
+    assert numbers(drain(open_queue(tmp_path))) == [8, 10]
+
+
+def test_sidecar_is_private_and_comes_before_the_metadata(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = open_queue(tmp_path)
+    queue.put([payload(number) for number in range(4)])
+    drain(queue)
+    queue.commit([0, 2])
+    order: list[str] = []
+    replace = os.replace
+
+    def logged(source: str, target: str) -> None:
+        order.append(os.path.basename(target))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", logged)
+    queue.sync()
+
+    assert order == ["t.diskqueue.finished", "t.diskqueue.meta.dat"]
+    assert stat.S_IMODE(sidecar_path(tmp_path).stat().st_mode) == 0o600
+
+
+def test_unchanged_sidecar_is_not_written_again(tmp_path: Path) -> None:
+    queue = leave_unfinished(tmp_path, 4, [0])
+    before = sidecar_path(tmp_path).stat()
+
+    queue.put([payload(4)])
+    queue.sync()
+
+    assert read_metadata(tmp_path) == (5, 0, 0, 0, 5 * RECORD_BYTES)
+    assert sidecar_path(tmp_path).stat().st_ino == before.st_ino
+    assert numbers(drain(open_queue(tmp_path))) == [0, 4]
+
+
+def test_crash_between_sidecar_and_metadata(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The read position of the sidecar counts, or what the old one told would be forgotten."""
+    queue = leave_unfinished(tmp_path, 10, [0, 7, 9], MANY)
+    queue.commit([0])
+    replace = os.replace
+
+    def fail_for_metadata(source: str, target: str) -> None:
+        if target.endswith("meta.dat"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", fail_for_metadata)
+        with pytest.raises(OSError, match="Input/output"):
+            queue.sync()
+
+    assert read_metadata(tmp_path)[1:3] == (0, 0)
+    again = open_queue(tmp_path, MANY)
+    assert again.depth == 2
+    assert numbers(drain(again)) == [7, 9]
+    again.sync()
+    assert read_metadata(tmp_path) == (3, 2, RECORD_BYTES, 3, RECORD_BYTES), "with 8"
+    assert numbers(drain(open_queue(tmp_path, MANY))) == [7, 9]
+
+
+def test_segments_between_older_and_newer_ones_are_deleted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A record that is never finished holds its own segment, no other."""
+    queue = leave_unfinished(tmp_path, 30, [4], MANY)
+
+    assert names(tmp_path) == ["000001.dat", "000009.dat", "finished", "meta.dat"]
+    # Record 5 is finished, and so are those of the last segment.
+    assert read_metadata(tmp_path) == (5, 1, RECORD_BYTES, 9, MANY)
+    assert (queue.segment_count, queue.disk_bytes) == (2, 2 * MANY)
+    assert numbers(go_read_all(tmp_path)) == [4, 5, 27, 28, 29]
+
+    queue.put([payload(30)])
+    queue.close()
+    assert numbers(go_read_all(tmp_path)) == [4, 5, 27, 28, 29, 30]
+    with caplog.at_level(logging.WARNING):
+        queue = open_queue(tmp_path, MANY)
+    assert "missing" not in caplog.text
+    assert queue.depth == 2
+    assert numbers(consume(queue)) == [4, 30]
+    queue.close()
+    assert names(tmp_path) == ["meta.dat"]
+
+
+def test_crash_before_the_deletion_repeats_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: str) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    queue = open_queue(tmp_path, MANY)
+    queue.put([payload(number) for number in range(30)])
+    drain(queue)
+    queue.commit([number for number in range(30) if number != 4])
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", fail)
+        with pytest.raises(PermissionError):
+            queue.sync()
+    assert len(names(tmp_path)) == 12
+
+    again = open_queue(tmp_path, MANY)
+    assert again.depth == 1
+    assert numbers(drain(again)) == [4]
+    again.sync()
+    again.close()
+    assert names(tmp_path) == ["000001.dat", "000009.dat", "finished", "meta.dat"]
+    assert numbers(go_read_all(tmp_path)) == [4, 5, 27, 28, 29]
+
+
+def test_segment_that_is_really_missing_is_still_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    leave_unfinished(tmp_path, 30, [4, 14, 25], MANY)
+    segment_path(tmp_path, 4).unlink()
+
+    with caplog.at_level(logging.WARNING):
+        queue = open_queue(tmp_path, MANY)
+
+    assert "segments missing" in caplog.text
+    assert numbers(drain(queue)) == [4, 25]
+
+
+def flip(content: bytes, index: int) -> bytes:
+    return content[:index] + bytes([content[index] ^ 0x40]) + content[index + 1 :]
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda content: b"",
+    "cut off": lambda content: content[:-1],
+    "a half": lambda content: content[: len(content) // 2],
+    "too long": lambda content: content + b"\0",
+    "garbage": lambda content: random.Random(1).randbytes(len(content)),
+    "magic": lambda content: flip(content, 0),
+    "version": lambda content: flip(content, 11),
+    "position": lambda content: flip(content, 40),
+    "range": lambda content: flip(content, len(content) - 20),
+    "checksum": lambda content: flip(content, len(content) - 1),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_sidecar_is_ignored_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    leave_unfinished(tmp_path, 6, [0, 3])
+    path = sidecar_path(tmp_path)
+    path.write_bytes(DAMAGES[damage](path.read_bytes()))
+
+    with caplog.at_level(logging.WARNING):
+        queue = open_queue(tmp_path)
+
+    assert "will be delivered again" in caplog.text
+    assert queue.depth == 6
+    assert numbers(drain(queue)) == list(range(6))
+    queue.sync()
+    assert not path.exists()
+
+
+def test_another_queue_in_the_same_files_is_not_skipped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """go-diskqueue emptied the queue meanwhile and began again at segment 0, at the same sizes."""
+    leave_unfinished(tmp_path, 6, [0, 3])
+    write_segment(tmp_path, 0, records(50, 6))
+    write_metadata(tmp_path, "6\n0,0\n0,192\n")
+
+    with caplog.at_level(logging.WARNING):
+        queue = open_queue(tmp_path)
+
+    assert "will be delivered again" in caplog.text
+    assert numbers(drain(queue)) == list(range(50, 56))
+
+
+def test_segment_that_went_on_differently_is_not_skipped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A backup was restored and appended to: the beginning is the same, the rest is not."""
+    leave_unfinished(tmp_path, 6, [0, 3])
+    write_segment(tmp_path, 0, records(0, 4) + records(50, 3))
+    write_metadata(tmp_path, "7\n0,0\n0,224\n")
+
+    with caplog.at_level(logging.WARNING):
+        queue = open_queue(tmp_path)
+
+    assert "of other records" in caplog.text
+    assert numbers(drain(queue)) == [0, 1, 2, 3, 50, 51, 52]
+
+
+def test_shorter_segment_is_not_skipped(tmp_path: Path) -> None:
+    leave_unfinished(tmp_path, 6, [0, 3])
+    write_segment(tmp_path, 0, records(0, 5))
+
+    assert numbers(drain(open_queue(tmp_path))) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("read", ["0,32", "0,128"])
+def test_sidecar_of_another_read_position_is_ignored(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, read: str
+) -> None:
+    """Somebody without sidecars has moved it, forward or back."""
+    queue = leave_unfinished(tmp_path, 6, [2, 3])
+    queue.commit([2])
+    queue.sync()
+    write_metadata(tmp_path, f"4\n{read}\n0,192\n")
+
+    with caplog.at_level(logging.WARNING):
+        found = numbers(drain(open_queue(tmp_path)))
+
+    assert found == list(range(int(read[2:]) // 32, 6))
+    assert "not written for this read position" in caplog.text
+
+
+def test_sidecar_without_metadata_is_ignored(tmp_path: Path) -> None:
+    leave_unfinished(tmp_path, 6, [0, 3])
+    metadata_path(tmp_path).unlink()
+
+    queue = open_queue(tmp_path)
+    assert numbers(drain(queue)) == list(range(6))
+    queue.sync()
+    assert not sidecar_path(tmp_path).exists()
+
+
+def write_sidecar(directory: Path, ranges: list[Range], last_start: int) -> None:
+    """A sidecar that is whole and has the right fingerprints, whatever its ranges are."""
+    fd = os.open(segment_path(directory, 0), os.O_RDONLY)
+    first_crc = finished.fingerprint(fd, ranges[0].start)
+    last_crc = finished.fingerprint(fd, last_start)
+    read_crc = finished.fingerprint(fd, 0)
+    os.close(fd)
+    block = Block(0, tuple(ranges), last_start, first_crc, last_crc)
+    body = finished.encode_body(Position(0, 0), read_crc, [], [block.encode()])
+    sidecar_path(directory).write_bytes(finished.encode(Position(0, 0), body))
+
+
+def test_range_inside_a_record_is_dropped_when_the_reader_comes_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_segment(tmp_path, 0, records(0, 6))
+    write_metadata(tmp_path, "6\n0,0\n0,192\n")
+    write_sidecar(tmp_path, [Range(40, 64, 1), Range(160, 192, 1)], 160)
+
+    queue = open_queue(tmp_path)
+    assert queue.depth == 4
+    with caplog.at_level(logging.WARNING):
+        found = numbers(drain(queue))
+
+    assert found == list(range(6))
+    assert "will be delivered again" in caplog.text
+    assert queue.depth == 0
+    assert consume(queue) == []
+
+
+def test_damage_before_a_finished_range_ends_the_segment(tmp_path: Path) -> None:
+    leave_unfinished(tmp_path, 8, [0, 3, 5])
+    content = bytearray(segment_path(tmp_path, 0).read_bytes())
+    content[3 * RECORD_BYTES : 3 * RECORD_BYTES + 4] = b"\xff\xff\xff\xff"
+    segment_path(tmp_path, 0).write_bytes(content)
+
+    queue = open_queue(tmp_path)
+    assert numbers(consume(queue)) == [0]
+    assert names(tmp_path) == ["000000.dat.bad", "meta.dat"]
+
+
+@pytest.mark.parametrize("operation", [DiskQueue.empty, DiskQueue.delete])
+def test_sidecar_goes_with_the_records(
+    tmp_path: Path, operation: Callable[[DiskQueue], None]
+) -> None:
+    queue = leave_unfinished(tmp_path, 30, [4, 20], MANY)
+    assert "finished" in names(tmp_path)
+
+    operation(queue)
+
+    assert names(tmp_path) == []
+
+
+def test_closed_queue_without_holes_has_no_sidecar(tmp_path: Path) -> None:
+    queue = leave_unfinished(tmp_path, 6, [0, 1, 4, 5])
+    queue.commit([0, 1])
+
+    queue.close()
+
+    assert names(tmp_path) == ["000000.dat", "meta.dat"]
+    assert numbers(go_read_all(tmp_path)) == [4, 5]
+    assert numbers(drain(open_queue(tmp_path))) == [4, 5]
+
+
+def test_records_that_were_advanced_over_are_written_down(tmp_path: Path) -> None:
+    queue = open_queue(tmp_path, 5 * RECORD_BYTES)
+    for number in range(20):
+        data, lengths = frame_all([payload(number)])
+        queue.append(data, lengths)
+        queue.advance(lengths)
+    queue.commit([number for number in range(20) if number not in (1, 2, 12)])
+    queue.sync()
+
+    assert names(tmp_path) == [
+        "000000.dat",
+        "000002.dat",
+        "000003.dat",
+        "finished",
+        "meta.dat",
+    ]
+    assert numbers(drain(open_queue(tmp_path))) == [1, 2, 12]
+
+
+def test_unreadable_segment_only_repeats_its_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = open_queue(tmp_path)
+    queue.put([payload(number) for number in range(4)])
+    drain(queue)
+    queue.commit([1, 2, 3])
+
+    def fail(*arguments: object) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+        patch.setattr(os, "pread", fail)
+        queue.sync()
+
+    assert "not written down" in caplog.text
+    assert numbers(drain(open_queue(tmp_path))) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("step", [2, 1000])
+def test_large_windows_are_cheap_for_the_owner(tmp_path: Path, step: int) -> None:
+    """Not a bound on time: on the Python steps of the thread that owns the queue."""
+    queue = DiskQueue(tmp_path, "t")
+    count = 200_000
+    data, lengths = framed(payload(0)) * 1000, [RECORD_BYTES] * 1000
+    for _ in range(count // 1000):
+        queue.append(data, lengths)
+        queue.advance(lengths)
+    queue.commit(ordinal for ordinal in range(count) if ordinal % step)
+
+    started = time.thread_time()
+    job = queue.prepare_sync()
+    owner_s = time.thread_time() - started
+    assert job is not None
+    job.run()
+    queue.complete_sync(job)
+    again = DiskQueue(tmp_path, "t")
+
+    assert again.depth == count // step
+    assert len(drain(again)) == count // step
+    assert owner_s < 0.05
+
+
+def test_runs_of_single_records_are_joined(tmp_path: Path) -> None:
+    queue = DiskQueue(tmp_path, "t")
+    record, lengths = framed(payload(0)), [RECORD_BYTES]
+    for _ in range(10_000):
+        queue.append(record, lengths)
+        queue.advance(lengths)
+    queue.commit(range(1, 10_000))
+    job = queue.prepare_sync()
+
+    assert job is not None
+    assert job.finished is not None
+    assert job.finished.snapshot is not None
+    assert len(job.finished.snapshot.runs) == 10
+    job.run()
+    assert sidecar_path(tmp_path).stat().st_size < 600
+
+
+def test_undo_within_a_joined_run(tmp_path: Path) -> None:
+    queue = open_queue(tmp_path)
+    for number in range(4):
+        data, lengths = frame_all([payload(number)])
+        queue.append(data, lengths)
+        queue.advance(lengths)
+    data, lengths = frame_all([payload(50), payload(51, 60)])
+    queue.append(data, lengths)
+    queue.advance(lengths)
+
+    queue.undo_append(lengths)
+
+    data, lengths = frame_all([payload(4)])
+    queue.append(data, lengths)
+    assert queue.advance(lengths) == 4
+    queue.commit([0, 1, 3, 4])
+    queue.sync()
+    assert numbers(drain(open_queue(tmp_path))) == [2]
+
+
+BLOCKS = st.builds(
+    lambda number, gaps: _make_block(number, gaps),
+    st.integers(0, 2**40),
+    st.lists(st.tuples(st.integers(0, 99), st.integers(1, 2**33)), min_size=1, max_size=5),
+)
+
+
+def _make_block(number: int, gaps: list[tuple[int, int]]) -> Block:
+    ranges = []
+    position = 0
+    for gap, size in gaps:
+        ranges.append(Range(position + gap, position + gap + size, 1 + size % 7))
+        position += gap + size
+    return Block(number, tuple(ranges), ranges[-1].start, 7, number % 2**32)
+
+
+@given(st.lists(BLOCKS, max_size=4), st.lists(st.tuples(st.integers(0, 9), st.integers(9, 99))))
+def test_content_survives_its_bytes(blocks: list[Block], gaps: list[tuple[int, int]]) -> None:
+    body = finished.encode_body(Position(3, 4), 5, gaps, [block.encode() for block in blocks])
+    content = finished.encode(Position(1, 2), body)
+
+    file = finished.decode(content)
+
+    assert (file.previous, file.read, file.read_crc) == (Position(1, 2), Position(3, 4), 5)
+    assert file.gaps == tuple(gaps)
+    assert list(file.blocks) == blocks
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_no_sidecar(content: bytes) -> None:
+    with pytest.raises(CorruptSidecarError):
+        finished.decode(content)
+    with pytest.raises(CorruptSidecarError):
+        finished.decode(finished.encode(Position(0, 0), content[:60]))
+
+
+def test_listing_made_by_the_caller_gives_the_same(tmp_path: Path) -> None:
+    leave_unfinished(tmp_path, 30, [4, 20], MANY)
+    copy = tmp_path / "copy"
+    shutil.copytree(tmp_path, copy)
+    files = layout.list_queues(copy)["t"]
+    assert files.has_finished
+
+    assert numbers(drain(DiskQueue(copy, "t", files=files))) == [4, 20]
