@@ -1,6 +1,7 @@
 """The Spark session of a job: spark-submit's, or one of its own on this machine."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,9 +21,11 @@ DEFAULT_MEMORY = "1g"
 _SHUFFLE_PARTITIONS = "8"
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 _LOOPBACK = "127.0.0.1"
+_MIN_JAVA = 17
+_JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _NEEDS_JAVA = (
-    "Spark needs Java 17 or newer. Install it (Debian: apt-get install openjdk-17-jre-headless,"
-    " macOS: brew install openjdk@17), or set JAVA_HOME to where it is"
+    f"Spark needs Java {_MIN_JAVA} or newer. Install it (Debian: apt-get install"
+    " openjdk-17-jre-headless, macOS: brew install openjdk@17), or set JAVA_HOME to where it is"
 )
 
 
@@ -98,6 +101,10 @@ def _require_java() -> None:
     )
     if version.returncode != 0:
         raise JobError(f"{java} does not run: {version.stderr.strip()[:200]}. {_NEEDS_JAVA}")
+    # Version 8 called itself 1.8.
+    found = _JAVA_VERSION.search(version.stderr + version.stdout)
+    if found is not None and int(found[1]) < _MIN_JAVA:
+        raise JobError(f"{java} is Java {found[1]}. {_NEEDS_JAVA}")
 
 
 def _ship_code(spark: SparkSession) -> None:
