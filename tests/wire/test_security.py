@@ -7,6 +7,7 @@ import resource
 import socket
 import ssl
 import stat
+import tempfile
 import time
 import zlib
 from collections.abc import Iterator
@@ -359,6 +360,18 @@ async def test_data_files_are_for_their_owner_alone(start_nsqd: StartNsqd, tmp_p
 
     assert len(found) > 5
     assert set(found.values()) == {"0o600"}, found
+
+
+async def test_unix_socket_has_the_mode_that_the_umask_leaves(start_nsqd: StartNsqd) -> None:
+    with tempfile.TemporaryDirectory() as directory:  # pytest's own paths are too long for sockets
+        path = f"{directory}/nsqd.sock"
+        before = os.umask(0o027)
+        try:
+            await start_nsqd(tcp_address=path)
+        finally:
+            os.umask(before)
+
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o750
 
 
 @pytest.mark.parametrize("name", [".", "..", "...", "-rf", "nsqd.dat", ".diskqueue.000000.dat"])
