@@ -110,7 +110,8 @@ def _print_report(report: check.QueueReport) -> None:
             f" write {metadata.write_file},{metadata.write_pos}"
         )
     print(f"  segments  {report.segment_count}, {_plural(report.segment_bytes, 'byte')}")
-    print(f"  records   {report.record_count}")
+    finished = f", {report.finished_count} finished" if report.finished_count else ""
+    print(f"  records   {report.record_count}{finished}")
     for path in report.bad_files:
         print(f"  set aside {path}")
     for note in report.notes:
@@ -119,7 +120,16 @@ def _print_report(report: check.QueueReport) -> None:
         print(f"  DAMAGE    {damage}")
 
 
+def _is_segment(path: str) -> bool:
+    if layout.is_other_file(os.path.basename(path)):
+        print(f"diskqueue: {path} is no segment", file=sys.stderr)
+        return False
+    return True
+
+
 def _dump(options: argparse.Namespace) -> int:
+    if not _is_segment(options.file):
+        return EXIT_UNUSABLE
     records = segment.iter_records(options.file)
     try:
         for offset, payload in islice(records, options.limit):
@@ -182,6 +192,8 @@ def _escape(data: bytes) -> str:
 
 
 def _salvage(options: argparse.Namespace) -> int:
+    if not _is_segment(options.file):
+        return EXIT_UNUSABLE
     output = options.output or f"{options.file}.salvaged"
     with open(options.file, "rb") as file:
         size = os.fstat(file.fileno()).st_size

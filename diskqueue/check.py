@@ -7,7 +7,7 @@ a little older than the segments, which is a note and no damage.
 import os
 from dataclasses import dataclass, field
 
-from diskqueue import layout, segment
+from diskqueue import finished, layout, segment
 from diskqueue.errors import CorruptMetadataError
 
 
@@ -21,6 +21,8 @@ class QueueReport:
     segment_bytes: int = 0
     # Records from the read position on, as far as they are whole.
     record_count: int = 0
+    # Those of them that will not be delivered again.
+    finished_count: int = 0
     bad_files: list[str] = field(default_factory=list)
     damage: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -50,8 +52,36 @@ def check_queue(directory: str, files: layout.QueueFiles) -> QueueReport:
         except FileNotFoundError:
             report.notes.append(f"segment {number} was consumed meanwhile")
     if metadata is not None:
-        _compare(metadata, files, recorded_count, report)
+        gaps = _check_sidecar(directory, files, metadata, report)
+        _compare(metadata, files, recorded_count, gaps, report)
     return report
+
+
+def _check_sidecar(
+    directory: str, files: layout.QueueFiles, metadata: layout.Metadata, report: QueueReport
+) -> list[tuple[int, int]]:
+    """Looks which records are finished; returns which segments were deleted before older ones."""
+    read = finished.Position(metadata.read_file, metadata.read_pos)
+    try:
+        found = finished.examine(directory, files.name, read, files.segments)
+    except FileNotFoundError:
+        report.notes.append("a segment was consumed meanwhile")
+        return []
+    if found is None:
+        return []
+    for doubt in found.doubts:
+        report.notes.append(f"finished records would be delivered again: {doubt}")
+    if found.read > read:
+        number, offset = found.read
+        report.notes.append(f"a start goes on at {number},{offset}: the metadata was not written")
+    for block in found.blocks:
+        offset = found.read.offset if block.number == found.read.number else 0
+        report.finished_count += block.count_from(offset)
+    for first, last in found.gaps:
+        present_count = sum(first <= number <= last for number in files.segments)
+        count = last + 1 - first - present_count
+        report.notes.append(f"{count} segments are consumed, though older ones are not")
+    return found.gaps
 
 
 def _check_segment(directory: str, number: int, report: QueueReport) -> int:
@@ -112,6 +142,7 @@ def _compare(
     metadata: layout.Metadata,
     files: layout.QueueFiles,
     recorded_count: int,
+    gaps: list[tuple[int, int]],
     report: QueueReport,
 ) -> None:
     is_drained = (metadata.read_file, metadata.read_pos) == (
@@ -124,7 +155,10 @@ def _compare(
     stop = metadata.write_file + (1 if metadata.write_pos > 0 else 0)
     found = [number for number in files.segments if metadata.read_file <= number < stop]
     missing_count = stop - metadata.read_file - len(found)
-    if missing_count:
+    for first, last in gaps:
+        present = [number for number in found if first <= number <= last]
+        missing_count -= min(last + 1, stop) - max(first, metadata.read_file) - len(present)
+    if missing_count > 0:
         report.damage.append(f"{missing_count} segments are missing")
     for number, position in (
         (metadata.read_file, metadata.read_pos),

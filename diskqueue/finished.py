@@ -30,10 +30,11 @@ therefore the block's last record proves what stands before it. What is not beli
 again. A reader meets each range at a boundary of records, or the segment's ranges are dropped.
 """
 
+import itertools
 import os
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -119,14 +120,6 @@ class FinishedFile:
     gaps: tuple[tuple[int, int], ...]
     blocks: tuple[Block, ...]
 
-    def fits(self, read: Position) -> bool:
-        """Whether it was written for metadata with this read position."""
-        return self.previous <= read <= self.read
-
-    def is_gap(self, number: int) -> bool:
-        """Whether a segment was deleted before older ones."""
-        return any(first <= number <= last for first, last in self.gaps)
-
 
 def join_spans(spans: Iterable[tuple[int, int]], distance: int) -> list[tuple[int, int]]:
     """The same spans in order, with those as one that are not farther from each other."""
@@ -184,6 +177,8 @@ def _decode_body(content: bytes, body_end: int) -> FinishedFile:
     offset += _COUNTS.size
     end = offset + gap_count * _GAP.size
     gaps = tuple((first, last) for first, last in _GAP.iter_unpack(content[offset:end]))
+    if any(first > last for first, last in gaps):
+        raise CorruptSidecarError("its gaps are wrong")
     offset = end
     blocks: list[Block] = []
     for _ in range(block_count):
@@ -209,13 +204,67 @@ def _are_ascending(ranges: tuple[Range, ...], last_start: int) -> bool:
     return ranges[-1].start <= last_start < ranges[-1].end
 
 
-def read_file(directory: str, name: str) -> FinishedFile | None:
-    """The sidecar of a queue, or None if it has none.
+@dataclass(slots=True)
+class Evidence:
+    """What can be believed of the sidecar of a queue."""
+
+    # The metadata's, unless a crash kept it from getting the newer one of the sidecar.
+    read: Position
+    # Without those before the read position, in the order of their ends.
+    blocks: list[Block] = field(default_factory=list)
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    # Why something was not believed.
+    doubts: list[str] = field(default_factory=list)
+
+
+def examine(directory: str, name: str, read: Position, sizes: Mapping[int, int]) -> Evidence | None:
+    """Compares the sidecar of a queue, if it has one, with its files.
+
+    Args:
+        read: the read position of the metadata.
+        sizes: the segments that exist.
 
     Raises:
-        CorruptSidecarError: it is damaged.
-        OSError: it cannot be read.
+        OSError: a segment cannot be read.
     """
+    found = Evidence(read)
+    try:
+        file = _read_file(directory, name)
+    except (CorruptSidecarError, OSError) as error:
+        found.doubts.append(str(error))
+        return found
+    if file is None:
+        return None
+    if not file.previous <= read <= file.read:
+        found.doubts.append("it was not written for this read position")
+    elif not _is_read_position_same(directory, name, read, file):
+        found.doubts.append("another record stands at its read position")
+    else:
+        found.read = file.read
+        found.gaps = [gap for gap in file.gaps if gap[1] >= file.read.number]
+        _examine_blocks(directory, name, file, sizes, found)
+    return found
+
+
+def _examine_blocks(
+    directory: str, name: str, file: FinishedFile, sizes: Mapping[int, int], found: Evidence
+) -> None:
+    # Those of segments that the sync has deleted right after are not missed.
+    candidates = [block for block in file.blocks if block.number in sizes]
+    blocks = list(_recognise(directory, name, candidates, sizes))
+    if len(blocks) < len(candidates):
+        found.doubts.append(f"{len(candidates) - len(blocks)} blocks are of other records")
+    ranges = sorted((block.number, *entry[:2]) for block in blocks for entry in block.ranges)
+    if any(
+        older[0] == newer[0] and older[2] > newer[1] for older, newer in itertools.pairwise(ranges)
+    ):
+        found.doubts.append("its ranges overlap")
+        return
+    blocks = [block for block in blocks if (block.number, block.end) > file.read]
+    found.blocks = sorted(blocks, key=lambda block: (block.number, block.end))
+
+
+def _read_file(directory: str, name: str) -> FinishedFile | None:
     try:
         with open(layout.finished_path(directory, name), "rb") as file:
             content = file.read(_MAX_BYTES + 1)
@@ -235,38 +284,21 @@ def fingerprint(fd: int, offset: int) -> int:
     return zlib.crc32(os.pread(fd, FINGERPRINT_BYTES, offset))
 
 
-# The fingerprint of a place where no file is.
+# The fingerprint of a place where nothing is.
 NO_FINGERPRINT = zlib.crc32(b"")
 
 
-def recognise(
-    directory: str, name: str, file: FinishedFile, sizes: dict[int, int]
+def _recognise(
+    directory: str, name: str, blocks: Iterable[Block], sizes: Mapping[int, int]
 ) -> Iterator[Block]:
-    """The blocks whose records are still the ones that were finished.
-
-    Args:
-        sizes: the segments that exist.
-
-    Raises:
-        OSError: a segment cannot be read.
-    """
-    fd = -1
-    opened = -1
-    try:
-        for block in file.blocks:
-            if block.end > sizes.get(block.number, 0):
-                continue
-            if opened != block.number:
-                if fd >= 0:
-                    os.close(fd)
-                    fd = -1
-                path = layout.segment_path(directory, name, block.number)
-                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                opened = block.number
-            if _is_same(fd, block):
-                yield block
-    finally:
-        if fd >= 0:
+    """The blocks whose records are still the ones that were finished."""
+    for number, group in itertools.groupby(blocks, key=lambda block: block.number):
+        fd = os.open(layout.segment_path(directory, name, number), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            for block in group:
+                if block.end <= sizes[number] and _is_same(fd, block):
+                    yield block
+        finally:
             os.close(fd)
 
 
@@ -280,12 +312,10 @@ def _is_same(fd: int, block: Block) -> bool:
     return bool(block.last_start + PREFIX_BYTES + length == block.end)
 
 
-def is_read_position_same(directory: str, name: str, file: FinishedFile) -> bool:
-    """Whether the record at the new read position is the one that was there.
-
-    Raises:
-        OSError: the segment cannot be read.
-    """
+def _is_read_position_same(directory: str, name: str, read: Position, file: FinishedFile) -> bool:
+    """Whether the record at the sidecar's read position is the one that was there."""
+    if file.read_crc == NO_FINGERPRINT and file.read != read:
+        return False
     path = layout.segment_path(directory, name, file.read.number)
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -114,6 +114,12 @@ def parse_segment_name(file_name: str) -> tuple[str, int] | None:
     return match["name"], int(match["number"])
 
 
+def is_other_file(file_name: str) -> bool:
+    """Whether this names a file of a queue that holds no records."""
+    match = _FILE_NAME.fullmatch(file_name)
+    return match is not None and match["kind"] is not None
+
+
 def list_queues(directory: str | os.PathLike[str]) -> dict[str, QueueFiles]:
     """Every queue that has a file in the directory, by name.
 

@@ -27,7 +27,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from diskqueue import finished, layout, segment
-from diskqueue.errors import CorruptMetadataError, CorruptSidecarError
+from diskqueue.errors import CorruptMetadataError
 
 # How far behind the last known segment to look for more when the directory is not listed. They are
 # consecutive unless a power cut took one.
@@ -209,57 +209,23 @@ class _Comparison:
             OSError: a file cannot be read.
         """
         metadata = self._metadata
-        self._has_sidecar = True
-        try:
-            file = finished.read_file(self._directory, self._name)
-        except CorruptSidecarError as error:
-            self._doubt(str(error))
+        read = finished.Position(metadata.read_file, metadata.read_pos)
+        found = finished.examine(self._directory, self._name, read, self._sizes)
+        self._has_sidecar = found is not None
+        if found is None:
             return
-        if file is None:
-            self._has_sidecar = False
-            return
-        if not file.fits(finished.Position(metadata.read_file, metadata.read_pos)):
-            self._doubt("it was not written for this read position")
-            return
-        is_newer = file.read > (metadata.read_file, metadata.read_pos)
-        if (is_newer and file.read_crc == finished.NO_FINGERPRINT) or (
-            not finished.is_read_position_same(self._directory, self._name, file)
-        ):
-            self._doubt("another record stands at its read position")
-            return
-        if is_newer:
-            self._move_read_position(file.read)
-        self._take_blocks(file)
-
-    def _take_blocks(self, file: finished.FinishedFile) -> None:
-        blocks = list(finished.recognise(self._directory, self._name, file, self._sizes))
-        if len(blocks) < len(file.blocks):
-            # Those of segments that this very sync has deleted are not missed.
-            known = set(blocks)
-            unknown = [block for block in file.blocks if block not in known]
-            count = sum(block.number in self._sizes for block in unknown)
-            if count:
-                self._doubt(f"{count} blocks are of other records")
-        blocks = [block for block in blocks if (block.number, block.end) > file.read]
-        blocks.sort(key=lambda block: (block.number, block.end))
-        ranges = sorted((block.number, *entry[:2]) for block in blocks for entry in block.ranges)
-        if any(
-            older[0] == newer[0] and older[2] > newer[1]
-            for older, newer in itertools.pairwise(ranges)
-        ):
-            self._doubt("its ranges overlap")
-        else:
-            self._blocks = blocks
-        self._deleted = [gap for gap in file.gaps if gap[1] >= file.read.number]
+        for doubt in found.doubts:
+            self._logger.warning(
+                "diskqueue finished records will be delivered again queue=%s reason=%s",
+                self._name,
+                doubt,
+            )
+        if found.read > read:
+            self._move_read_position(found.read)
+        self._blocks = found.blocks
+        self._deleted = found.gaps
         for gap in self._deleted:
             self._gaps += _cut_out(gap, self._sizes)
-
-    def _doubt(self, reason: str) -> None:
-        self._logger.warning(
-            "diskqueue finished records will be delivered again queue=%s reason=%s",
-            self._name,
-            reason,
-        )
 
     def _move_read_position(self, read: finished.Position) -> None:
         """Puts the read position where the sync was about to put it when the daemon was killed."""

@@ -56,6 +56,77 @@ def test_check_of_a_clean_directory(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert snapshot(tmp_path) == before
 
 
+def leave_gap(directory: Path) -> None:
+    """Records 4 and 25 of 30 are unfinished, three in a segment."""
+    queue = DiskQueue(directory, "t", max_bytes_per_file=3 * RECORD_BYTES)
+    queue.put([payload(number) for number in range(30)])
+    while (batch := queue.read(100, 10_000)) is not None:
+        last = batch.first + len(batch)
+        queue.commit(number for number in range(batch.first, last) if number not in (4, 25))
+    queue.close()
+
+
+def test_check_knows_finished_records_and_gaps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leave_gap(tmp_path)
+    (tmp_path / "t.diskqueue.due").write_bytes(b"entries of the broker")
+
+    assert main(["check", str(tmp_path)]) == 0
+
+    assert capsys.readouterr().out == (
+        "topic t\n"
+        "  metadata  depth 8, read 1,32, write 9,96\n"
+        "  segments  3, 288 bytes\n"
+        "  records   8, 6 finished\n"
+        "  note      6 segments are consumed, though older ones are not\n"
+        "1 queue, none damaged\n"
+    )
+
+
+def test_check_tells_a_segment_that_is_missing_beside_the_gaps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leave_gap(tmp_path)
+    (tmp_path / "t.diskqueue.000008.dat").unlink()
+
+    assert main(["check", str(tmp_path)]) == 1
+
+    assert "DAMAGE    1 segments are missing" in capsys.readouterr().out
+
+
+def test_check_of_a_damaged_sidecar_is_a_note(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queue = DiskQueue(tmp_path, "t")
+    queue.put([payload(number) for number in range(3)])
+    queue.read(3, 1000)
+    queue.commit([1])
+    queue.close()
+    (tmp_path / "t.diskqueue.finished").write_bytes(b"DQFINISH")
+
+    assert main(["check", str(tmp_path)]) == 0
+
+    output = capsys.readouterr().out
+    assert "records   3\n" in output
+    assert "note      finished records would be delivered again: only 8 bytes" in output
+
+
+@pytest.mark.parametrize("command", ["dump", "salvage"])
+@pytest.mark.parametrize(
+    "name", ["t.diskqueue.finished", "t.diskqueue.due", "t.diskqueue.meta.dat"]
+)
+def test_files_without_records_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, kind: str
+) -> None:
+    path = tmp_path / f"t.diskqueue.{kind}"
+    path.write_bytes(records(0, 1))
+
+    assert main([command, str(path)]) == 2
+
+    assert capsys.readouterr().err == f"diskqueue: {path} is no segment\n"
+
+
 def test_check_of_a_running_queue_is_no_damage(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

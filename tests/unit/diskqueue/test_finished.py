@@ -328,6 +328,23 @@ def test_sidecar_without_metadata_is_ignored(tmp_path: Path) -> None:
     assert not sidecar_path(tmp_path).exists()
 
 
+def test_sidecar_that_cannot_be_read_is_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may be missing, so a bad sector in it must not keep the queue from starting."""
+    leave_unfinished(tmp_path, 6, [0, 3])
+
+    def fail(*arguments: object, **options: object) -> object:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+        patch.setattr(finished, "open", fail, raising=False)
+        queue = open_queue(tmp_path)
+
+    assert "reason=[Errno 5]" in caplog.text
+    assert numbers(drain(queue)) == list(range(6))
+
+
 def write_sidecar(directory: Path, ranges: list[Range], last_start: int) -> None:
     """A sidecar that is whole and has the right fingerprints, whatever its ranges are."""
     fd = os.open(segment_path(directory, 0), os.O_RDONLY)
