@@ -379,6 +379,23 @@ class Options:
         minimum=_SHORTEST_S,
     )
 
+    retain_bytes: int = flag(
+        "retain-bytes",
+        0,
+        INT,
+        "history to keep of each topic, consumed or not, under archive/ in the data path;"
+        " the oldest goes beyond so many bytes; 0 is no bound",
+        minimum=0,
+        noun="bytes",
+    )
+    retain_time_s: float = flag(
+        "retain-time",
+        0.0,
+        DURATION,
+        "the same, for messages of that age; 0s is no bound, and with neither nothing is kept",
+        minimum=0,
+    )
+
     metrics_max_queues: int = flag(
         "metrics-max-queues",
         10_000,

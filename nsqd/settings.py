@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import nsqd
+from nsqd.broker.archive_log import Retention
 from nsqd.broker.backend import DiskSettings
 from nsqd.broker.broker import BrokerSettings
 from nsqd.broker.channel import ChannelSettings
@@ -28,6 +29,7 @@ def broker_settings(options: Options) -> BrokerSettings:
             latency_quantiles=options.e2e_processing_latency_percentiles,
             latency_window_s=options.e2e_processing_latency_window_time_s,
         ),
+        retention=Retention(options.retain_bytes, options.retain_time_s),
     )
 
 

@@ -99,8 +99,29 @@ class Batch:
 
     def records(self, start: int, stop: int) -> tuple[bytes, list[int]]:
         """Return the messages as disk records: the bytes, and the length of each."""
-        heads = [_pack_head(self.timestamp_ns, 0)] * (stop - start)
-        return encode_records(heads, self.ids(start, stop), self.bodies[start:stop])
+        sizes = list(map(len, self.bodies[start:stop]))
+        data = b"".join(self._record_parts(start, stop, sizes))
+        return data, [size + RECORD_OVERHEAD_BYTES for size in sizes]
+
+    def record_parts(self) -> list[bytes]:
+        """Return all messages as disk records, in parts to be joined."""
+        return self._record_parts(0, len(self.bodies), list(map(len, self.bodies)))
+
+    def _record_parts(self, start: int, stop: int, sizes: list[int]) -> list[bytes]:
+        """Put records together from what they share: a third of the time of `encode_records`."""
+        count = stop - start
+        common = _pack_head(self.timestamp_ns, 0) + self.id_prefix
+        # Record by record: length and what is common to the batch, the end of the id, the body.
+        parts = [_record_length(sizes[0]) + common] * (3 * count)
+        if sizes.count(sizes[0]) < count:
+            parts[::3] = [prefix + common for prefix in map(_record_length, sizes)]
+        parts[1::3] = SUFFIXES[self.first_sequence + start : self.first_sequence + stop]
+        parts[2::3] = self.bodies[start:stop]
+        return parts
+
+    def time_span(self) -> tuple[int, int]:
+        """Return the times of the oldest and the newest message."""
+        return self.timestamp_ns, self.timestamp_ns
 
     def part(self, start: int, stop: int) -> "Batch":
         """Return some of the messages as a batch of their own."""
@@ -198,6 +219,14 @@ class StoredBatch:
         """Return the messages as disk records: the bytes, and the length of each."""
         heads = map(_pack_head, self._timestamps[start:stop], self._attempts[start:stop])
         return encode_records(list(heads), self._ids[start:stop], self.bodies[start:stop])
+
+    def record_parts(self) -> list[bytes]:
+        """Return all messages as disk records, in parts to be joined."""
+        return [self.records(0, len(self.bodies))[0]]
+
+    def time_span(self) -> tuple[int, int]:
+        """Return the times of the oldest and the newest message."""
+        return min(self._timestamps), max(self._timestamps)
 
     def part(self, start: int, stop: int) -> "StoredBatch":
         """Return some of the messages as a batch of their own, without records of its own."""

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from nsqd.broker.archive import ArchiveKeeper
+from nsqd.broker.archive_log import NO_RETENTION, Retention
 from nsqd.broker.backend import DiskBackend, DiskSettings, NullBackend
 from nsqd.broker.channel import Channel, ChannelSettings
 from nsqd.broker.errors import ClosedError
@@ -49,6 +51,7 @@ class BrokerSettings:
     mem_queue_size: int
     disk: DiskSettings
     channel: ChannelSettings
+    retention: Retention = NO_RETENTION
 
 
 class Broker:
@@ -67,6 +70,10 @@ class Broker:
         self.is_draining = False
         # Of all syncs of disk queues, in seconds.
         self.sync_times = Histogram(SYNC_TIME_BOUNDS_S)
+        # Keeps the history of all topics; None unless it was asked for.
+        self.archives: ArchiveKeeper | None = None
+        if settings.retention.is_on:
+            self.archives = ArchiveKeeper(settings.retention, settings.disk, scheduler)
         self._settings = settings
         self._scheduler = scheduler
         self._ids = ids
@@ -172,6 +179,8 @@ class Broker:
             for channel in topic.channels.values():
                 channel.queue.backend.stop()
                 channel_closings.append(channel.queue.backend.close)
+        if self.archives is not None:
+            topic_closings += self.archives.close()
         # The channels first: what topics have handed on may leave their disk only after that.
         channel_errors = run_all(channel_closings)
         if not channel_errors:
@@ -191,6 +200,8 @@ class Broker:
             self._receipts,
         )
         topic.takes_messages = not self.is_draining
+        if self.archives is not None and not topic.is_ephemeral:
+            topic.archive = self.archives.open(name)
         topic.on_channel_change = lambda channel: self._announce(topic, channel)
         if topic.is_ephemeral:
             topic.on_abandoned = lambda: self.delete_topic(name)

@@ -7,6 +7,7 @@ given as they are: there may be thousands, and what shows them can take them bit
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from nsqd.broker.archive import ArchiveStats
 from nsqd.broker.channel import Channel
 from nsqd.broker.consumer import Consumer, Locality
 from nsqd.broker.histogram import Histogram
@@ -62,6 +63,7 @@ class TopicStats:
     is_paused: bool
     latency: LatencyStats
     channels: tuple[ChannelStats, ...]
+    archive: ArchiveStats | None = None  # None if no history is kept
 
 
 def read_topic(topic: Topic, now: float, *, channel_name: str = "") -> TopicStats:
@@ -83,6 +85,7 @@ def read_topic(topic: Topic, now: float, *, channel_name: str = "") -> TopicStat
         is_paused=topic.is_paused,
         latency=_read_latency([channel.latencies for channel in topic.channels.values()], now),
         channels=tuple([_read_channel(channel, now) for channel in sorted(channels, key=_name)]),
+        archive=None if topic.archive is None else topic.archive.stats(),
     )
 
 

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
+from nsqd.broker.archive import Archive
 from nsqd.broker.batch import Batch, StoredBatch
 from nsqd.broker.channel import Channel
 from nsqd.broker.errors import ClosedError, DrainingError
@@ -55,6 +56,8 @@ class Topic:
         self.channels: dict[str, Channel] = {}
         self.message_count = 0
         self.message_bytes = 0
+        # Keeps what is published here for a while, if history is kept.
+        self.archive: Archive | None = None
         # Called when a channel has come or gone, and when an ephemeral topic has lost its last one.
         self.on_channel_change: Callable[[Channel], object] | None = None
         self.on_abandoned: Callable[[], object] | None = None
@@ -141,6 +144,8 @@ class Topic:
             self._schedule_pump()
         self.message_count += len(batch.bodies)
         self.message_bytes += batch.body_bytes
+        if self.archive is not None:
+            self.archive.add(batch)
 
     def _undo_put(self, batch: AnyBatch, *, refused_by: Channel | None) -> None:
         for channel in self.channels.values():
@@ -224,7 +229,7 @@ class Topic:
         return [self._queue, *(channel.queue for channel in self.channels.values())]
 
     def delete(self) -> None:
-        """Delete the topic, its channels and all their messages.
+        """Delete the topic, its channels, all their messages and its history.
 
         Raises:
             OSError: a file could not be removed; everything else is done all the same.
@@ -247,6 +252,11 @@ class Topic:
             errors.append(error)
         finally:
             self._queue.backend.delete()
+        try:
+            if self.archive is not None:
+                self.archive.delete()
+        except OSError as error:
+            errors.append(error)
         if errors:
             raise errors[0]
 

@@ -1,10 +1,12 @@
 """The data path as a whole: one nsqd at a time, and how far its past reaches."""
 
+import contextlib
 import fcntl
 import os
 import time
 from pathlib import Path
 
+from nsqd.broker.archive import DIRECTORY_NAME
 from nsqd.flags import OptionsError
 
 # The farthest that a clock is believed to have been set back since the last life.
@@ -40,6 +42,12 @@ def newest_change_ns(path: Path) -> int:
     A date far in the future is nobody's last life, and ids can't hold it.
     """
     latest = time.time_ns() + MAX_CLOCK_STEP_NS
-    with os.scandir(path) as entries:
-        changes = [entry.stat().st_mtime_ns for entry in entries if entry.is_file()]
+    changes = _changes_in(path)
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        changes += _changes_in(path / DIRECTORY_NAME)
     return max((change for change in changes if change <= latest), default=0)
+
+
+def _changes_in(path: Path) -> list[int]:
+    with os.scandir(path) as entries:
+        return [entry.stat().st_mtime_ns for entry in entries if entry.is_file()]

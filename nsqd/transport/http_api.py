@@ -7,6 +7,7 @@ The routes are thin and live beside this file by noun: `http_publish.py`, `http_
 import socket
 
 from nsqd import PROTOCOL_VERSION
+from nsqd.broker.broker import HEALTHY
 from nsqd.flags import duration_ns
 from nsqd.options import TLSRequired
 from nsqd.transport.http_access import BearerToken, CorsPolicy, refuse_plain_http
@@ -94,8 +95,8 @@ class NodeRoutes:
         router.add("GET", "/metrics", self._show_metrics, style=Style.PLAIN)
 
     def _ping(self, _request: Request) -> Response:
-        broker = self._node.broker
-        return OK if broker.is_healthy else Response.text(broker.health, 500)
+        health = self._node.health
+        return OK if health == HEALTHY else Response.text(health, 500)
 
     def _ready(self, _request: Request) -> Response:
         """Say whether publishers and consumers should be sent here, as Kubernetes asks."""

@@ -13,6 +13,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
+    CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
     InfoMetricFamily,
@@ -75,6 +76,8 @@ class Family(Generic[_Stats]):
     help_text: str
     # Further labels, each with its comma in front, and what to read.
     samples: tuple[tuple[str, Callable[[_Stats, DiskUse], int]], ...]
+    # Makes one of the values of two rows.
+    merge: Callable[[int, int], int] = add
 
     @property
     def sample_name(self) -> str:
@@ -120,6 +123,33 @@ TOPIC_FAMILIES: tuple[Family[TopicStats], ...] = (
     _family(
         *("nsqd_topic_disk_segments", "gauge", "Number of the topic's own files."),
         lambda _, disk: disk.segment_count,
+    ),
+)
+
+# Only if history is kept.
+ARCHIVE_FAMILIES: tuple[Family[TopicStats], ...] = (
+    _family(
+        *("nsqd_topic_archive_bytes", "gauge", "Bytes of the topic's history on disk."),
+        lambda topic, _: topic.archive.size_bytes if topic.archive else 0,
+    ),
+    _family(
+        *("nsqd_topic_archive_segments", "gauge", "Number of the files of the topic's history."),
+        lambda topic, _: topic.archive.segment_count if topic.archive else 0,
+    ),
+    _family(
+        *("nsqd_topic_archive_messages", "gauge", "Messages in the topic's history."),
+        lambda topic, _: topic.archive.message_count if topic.archive else 0,
+    ),
+    _family(
+        *("nsqd_topic_archive_dropped", "counter", "Messages that the history lacks."),
+        lambda topic, _: topic.archive.dropped_count if topic.archive else 0,
+    ),
+    Family(
+        "nsqd_topic_archive_oldest_timestamp_seconds",
+        "gauge",
+        "When the oldest message of the topic's history was published; 0 if there is none.",
+        (("", lambda topic, _: topic.archive.oldest_ns // 10**9 if topic.archive else 0),),
+        merge=lambda one, other: min(one or other, other or one),
     ),
 )
 
@@ -186,7 +216,10 @@ class Metrics:
     async def render(self, *, is_openmetrics: bool) -> bytes:
         """Read everything now and give it in one of the two formats."""
         node = self._node
-        table = RowTable(node.options.metrics_max_queues)
+        families = TOPIC_FAMILIES
+        if node.broker.archives is not None:
+            families += ARCHIVE_FAMILIES
+        table = RowTable(node.options.metrics_max_queues, families)
         await gather_slices(map(table.add, read_queues(node)))
         parts = await encode_slices(table.render(is_openmetrics=is_openmetrics))
         # Last, because OpenMetrics ends with a line that says so.
@@ -222,8 +255,12 @@ class RowTable:
     The older a topic, the safer is its place: a new one never takes the labels of another.
     """
 
-    def __init__(self, max_queues: int) -> None:
+    def __init__(
+        self, max_queues: int, topic_families: tuple[Family[TopicStats], ...] = TOPIC_FAMILIES
+    ) -> None:
         self._room = max_queues
+        self._topic_families = topic_families
+        self._merges = [family.merge for family in topic_families for _ in family.samples]
         self._topics: list[Row] = []
         self._channels: list[Row] = []
         self._other_topics: Row | None = None
@@ -236,9 +273,10 @@ class RowTable:
         has_room = 1 + len(channels) <= self._room
         if has_room:
             self._room -= 1 + len(channels)
-            self._topics.append(Row(f'topic="{name}"', _read_all(TOPIC_FAMILIES, *topic), None))
+            values = _read_all(self._topic_families, *topic)
+            self._topics.append(Row(f'topic="{name}"', values, None))
         else:
-            self._add_to_other_topics(_read_all(TOPIC_FAMILIES, *topic))
+            self._add_to_other_topics(_read_all(self._topic_families, *topic))
         for stats, disk in channels:
             values = _read_all(CHANNEL_FAMILIES, stats, disk)
             if has_room:
@@ -249,7 +287,8 @@ class RowTable:
 
     def render(self, *, is_openmetrics: bool) -> Iterator[str]:
         """Give the families of topics and channels, in parts."""
-        yield from _render_families(TOPIC_FAMILIES, self._topics, is_openmetrics=is_openmetrics)
+        families = self._topic_families
+        yield from _render_families(families, self._topics, is_openmetrics=is_openmetrics)
         yield from _render_families(CHANNEL_FAMILIES, self._channels, is_openmetrics=is_openmetrics)
         yield _header(FINISH_TIME_NAME, "histogram", FINISH_TIME_HELP)
         for row in self._channels:
@@ -261,7 +300,8 @@ class RowTable:
             self._other_topics = Row(f'topic="{OTHER}"', values, None)
             self._topics.append(self._other_topics)
         else:
-            self._other_topics.values = list(map(add, self._other_topics.values, values))
+            pairs = zip(self._merges, self._other_topics.values, values, strict=True)
+            self._other_topics.values = [merge(one, other) for merge, one, other in pairs]
 
     def _add_to_other_channels(self, values: list[int], finish_times: Histogram) -> None:
         if self._other_channels is None:
@@ -328,6 +368,14 @@ class NodeCollector(Collector):
             value={"version": nsqd.PROTOCOL_VERSION, "build": nsqd.__version__},
         )
         yield _gauge("healthy", "Whether the last write to disk went well.", broker.is_healthy)
+        if broker.archives is not None:
+            is_archived = not broker.archives.health
+            yield _gauge("archive_healthy", "Whether all history is being kept.", is_archived)
+            yield CounterMetricFamily(
+                "nsqd_archive_dropped",
+                "Messages that no history has, as the disk failed or was too slow.",
+                value=broker.archives.dropped_count,
+            )
         yield _gauge("start_time_seconds", "Start of this process.", node.start_time_s)
         topics = broker.topics.values()
         yield _gauge("topics", "Topics.", len(topics))

@@ -34,6 +34,15 @@ class Node:
     memory: MemoryReader = field(default_factory=MemoryReader)
 
     @property
+    def health(self) -> str:
+        """ "OK", or what is wrong: with the queues' disk, then with the history that is kept."""
+        broker = self.broker
+        trouble = broker.archives.health if broker.archives is not None else ""
+        if not trouble:
+            return broker.health
+        return f"NOK - {trouble}" if broker.is_healthy else f"{broker.health}; {trouble}"
+
+    @property
     def broadcast_tcp_port(self) -> int:
         """The TCP port that others are told; 0 if there is none, as on a unix socket."""
         return self.options.broadcast_tcp_port or max(self.tcp_port, 0)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from json.encoder import encode_basestring_ascii as quote
 
 from nsqd import PROTOCOL_VERSION
+from nsqd.broker.archive import ArchiveStats
 from nsqd.broker.stats import ChannelStats, LatencyStats, TopicStats, read_topic
 from nsqd.transport.client_stats import (
     PROTOCOL_NAME,
@@ -26,7 +27,7 @@ _NO_LATENCY = '{"count":0,"percentiles":null}'
 def render_json(node: Node, query: StatsQuery, memory: MemoryStats) -> Iterator[str]:
     """Give the document in parts."""
     yield (
-        f'{{"version":"{PROTOCOL_VERSION}","health":{quote(node.broker.health)},'
+        f'{{"version":"{PROTOCOL_VERSION}","health":{quote(node.health)},'
         f'"start_time":{int(node.start_time_s)},'
     )
     if query.has_memory:
@@ -65,7 +66,10 @@ def _topic_parts(topic: TopicStats, query: StatsQuery) -> Iterator[str]:
         yield separator
         separator = ","
         yield from _channel_parts(channel, query)
-    yield "]}"
+    yield "]"
+    if topic.archive is not None:
+        yield f',"archive":{_encode_archive(topic.archive)}'
+    yield "}"
 
 
 def _channel_parts(channel: ChannelStats, query: StatsQuery) -> Iterator[str]:
@@ -96,6 +100,14 @@ def _encode_localities(channel: ChannelStats) -> str:
         ("global_msg_count", channel.global_count),
     )
     return "".join([f'"{key}":{count},' for key, count in counts if count])
+
+
+def _encode_archive(archive: ArchiveStats) -> str:
+    return (
+        f'{{"bytes":{archive.size_bytes},"segments":{archive.segment_count},'
+        f'"message_count":{archive.message_count},"oldest_timestamp":{archive.oldest_ns},'
+        f'"waiting_bytes":{archive.waiting_bytes},"dropped_count":{archive.dropped_count}}}'
+    )
 
 
 def _encode_latency(latency: LatencyStats) -> str:

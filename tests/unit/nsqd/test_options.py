@@ -87,6 +87,8 @@ OUR_OWN = {
     "max-connections",
     "handshake-timeout",
     "metrics-max-queues",
+    "retain-bytes",
+    "retain-time",
     "drain-timeout",
     "http-cors-origin",
     "http-auth-token-file",

@@ -25,3 +25,12 @@ def test_date_far_in_the_future_is_not_believed(tmp_path: Path) -> None:
     os.utime(tmp_path / "file", (future, future))
 
     assert newest_change_ns(tmp_path) == 0
+
+
+def test_history_that_is_kept_counts_too(tmp_path: Path) -> None:
+    (tmp_path / "archive").mkdir()
+    segment = tmp_path / "archive" / "t.diskqueue.000000.dat"
+    segment.write_text("")
+    os.utime(segment, (1_800_000_000, 1_800_000_000))
+
+    assert newest_change_ns(tmp_path) == 1_800_000_000 * 10**9

@@ -1,0 +1,91 @@
+"""The archive and SIGKILL: it stays whole, and loses no more than what was just published."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+from diskqueue import DiskQueue, envelope
+from tests.support.cluster import HOST, Cluster, Nsqd
+from tests.support.v2_client import V2Client
+
+TOPIC = "t"
+LIVES = 4
+BATCH_COUNT = 10
+# Half a second of publishing; the last 50 ms of it may be lost.
+BATCHES_PER_LIFE = 50
+COUNT_PER_LIFE = BATCHES_PER_LIFE * BATCH_COUNT
+FLAGS = ("--retain-bytes=100000000", "--max-bytes-per-file=20000", "--sync-timeout=100ms")
+
+
+def check_archive(path: Path) -> None:
+    command = [sys.executable, "-m", "diskqueue", "check", str(path)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def read_archive(path: Path) -> list[tuple[int, int]]:
+    """The life and the number of every message."""
+    queue = DiskQueue(path, TOPIC)
+    found = []
+    while (batch := queue.read(1000, 2**20)) is not None:
+        for payload in batch:
+            life, number = envelope.decode(payload).body.split(b" ")[:2]
+            found.append((int(life), int(number)))
+    return found
+
+
+async def publish(nsqd: Nsqd, life: int) -> None:
+    """Publish for a while."""
+    producer = await V2Client.connect((HOST, nsqd.tcp_port))
+    for batch in range(BATCHES_PER_LIFE):
+        first = batch * BATCH_COUNT
+        bodies = [b"%d %d " % (life, first + index) + bytes(100) for index in range(BATCH_COUNT)]
+        await producer.publish(TOPIC, *bodies)
+        await asyncio.sleep(0.01)
+    await producer.close()
+
+
+async def test_kills_leave_an_archive_without_gaps(cluster: Cluster) -> None:
+    nsqd = cluster.nsqd(flags=FLAGS)
+    path = nsqd.data_path / "archive"
+    for life in range(LIVES):
+        await nsqd.start()
+        await nsqd.create(TOPIC, "ch")
+        await publish(nsqd, life)
+        if life == LIVES - 1:
+            await nsqd.stop()
+        else:
+            nsqd.kill()
+        check_archive(path)
+
+    kept = read_archive(path)
+
+    counts = [0] * LIVES
+    for life, number in kept:
+        assert number == counts[life], f"life {life} has a gap"
+        counts[life] += 1
+    assert [life for life, _ in kept] == sorted(life for life, _ in kept)
+    assert min(counts) >= COUNT_PER_LIFE / 2
+    assert counts[-1] == COUNT_PER_LIFE, "a clean stop loses nothing"
+
+
+async def test_kills_between_deletions_leave_no_litter(cluster: Cluster) -> None:
+    flags = ("--retain-bytes=200000", "--sync-timeout=100ms")
+    nsqd = cluster.nsqd(flags=flags)
+    path = nsqd.data_path / "archive"
+    for life in range(LIVES):
+        await nsqd.start()
+        await nsqd.create(TOPIC, "ch")
+        await publish(nsqd, life)
+        nsqd.kill()
+        check_archive(path)
+
+    await nsqd.start()
+    await nsqd.stop()
+
+    assert sum(each.stat().st_size for each in path.glob("*.0*.dat")) <= 200_000
+    kept = read_archive(path)
+    assert kept == sorted(kept)
+    assert kept[-1][0] == LIVES - 1
+    assert not list(path.glob("*.bad"))
