@@ -113,9 +113,7 @@ def test_check_of_a_damaged_sidecar_is_a_note(
 
 
 @pytest.mark.parametrize("command", ["dump", "salvage"])
-@pytest.mark.parametrize(
-    "name", ["t.diskqueue.finished", "t.diskqueue.due", "t.diskqueue.meta.dat"]
-)
+@pytest.mark.parametrize("kind", ["finished", "due", "meta.dat"])
 def test_files_without_records_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, kind: str
 ) -> None:
