@@ -4,7 +4,8 @@
     spark-submit --py-files nsqd_spark.zip spark_jobs/export.py DATA_DIR --output DIR --json
 
 With --json each topic gets a schema of its own in the column `json`: given, or inferred from its
-first messages. A body that is no JSON object has null there and is still in the column `body`.
+first messages. A body that is no JSON object has null there, and one whose values do not fit has
+only those that do; both are still in the column `body`, also with --drop-body.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from spark_jobs.job import (
     plural,
     run_job,
 )
-from spark_jobs.json_bodies import JSON_COLUMN, add_json_arguments, with_json
+from spark_jobs.json_bodies import JSON_COLUMN, add_json_arguments, json_columns
 from spark_jobs.progress import Progress
 from spark_jobs.session import JobError, open_session
 
@@ -48,7 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--mode", choices=["error", "append", "overwrite"], default="error", help="default: error"
     )
     add_json_arguments(parser)
-    parser.add_argument("--drop-body", action="store_true", help="only the parsed JSON")
+    parser.add_argument(
+        "--drop-body", action="store_true", help="only the parsed JSON where it is whole"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -90,10 +93,12 @@ def with_date(frame: DataFrame) -> DataFrame:
 
 
 def _export_json(frame: DataFrame, topic: str, args: argparse.Namespace, progress: Progress) -> int:
-    parsed = with_json(frame, schema=args.json_schema, sample_rows=args.json_sample)
+    json, is_whole = json_columns(frame, schema=args.json_schema, sample_rows=args.json_sample)
+    parsed = frame.withColumn(JSON_COLUMN, json)
     fields = dict(parsed.dtypes)[JSON_COLUMN]
     if args.drop_body:
-        parsed = parsed.withColumn("body", F.when(F.col(JSON_COLUMN).isNull(), F.col("body")))
+        # What the fields do not hold stays where it was.
+        parsed = parsed.withColumn("body", F.when(~is_whole, F.col("body")))
     # One directory per topic, named as partitionBy would, since their schemas differ.
     path = f"{args.output.rstrip('/')}/topic={_escape(topic)}"
     count, size = _write(parsed.drop("topic"), args, path, [DATE_COLUMN])

@@ -46,9 +46,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("jobs") / "node"
     orders = [order(number) for number in range(100)]
     late = [Message(b'{"id": 1}', TIME_NS + 2 * DAY_NS)]
+    mixed = [Message(body) for body in (b'{"id": 1}', b"plain", b'{"id": "x"}', b"{broken")]
     write_queue(path, "orders", [orders[:40], orders[40:] + late])
     write_queue(path, "orders:billing", [orders[:10]])
     write_queue(path, "plain.text", [messages(0, 7)])
+    write_queue(path / "mixed", "mixed", [mixed])
     write_segment(path, "torn", 0, content(messages(0, 2))[:-3])
     return path
 
@@ -185,6 +187,19 @@ class TestExport:
         assert orders.where("body IS NOT NULL").count() == 0
         plain = spark.read.parquet(str(output / "topic=plain.text"))
         assert plain.where("body IS NOT NULL").count() == 7
+
+    def test_no_body_is_dropped_that_is_not_parsed(
+        self, data: Path, tmp_path: Path, spark: SparkSession
+    ) -> None:
+        arguments = ["export", str(data / "mixed"), "--output", str(tmp_path / "x"), "--json"]
+
+        assert main([*arguments, "--drop-body", "--json-schema", "id int"]) == 0
+
+        frame = spark.read.parquet(str(tmp_path / "x" / "topic=mixed"))
+        found = {
+            (row.json and row.json.id, row.body and bytes(row.body)) for row in frame.collect()
+        }
+        assert found == {(1, None), (None, "plain"), (None, '{"id": "x"}'), (None, "{broken")}
 
     def test_a_second_export_needs_a_mode(
         self, data: Path, tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
