@@ -18,10 +18,16 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 from diskqueue import layout
 from diskqueue.errors import CorruptMetadataError
+from spark_jobs.finished_records import (
+    NOTHING_FINISHED,
+    FinishedRecords,
+    read_finished_records,
+)
 from spark_jobs.options import Origin, ReadOptions
 from spark_jobs.storage import Directory, expand
 
@@ -70,6 +76,8 @@ class Queue:
     bad_files: dict[str, tuple[int, int]] = field(default_factory=dict)  # name -> number, size
     # Set if there is a metadata file that cannot be used.
     metadata_fault: str | None = None
+    # What is finished behind the read position.
+    finished: FinishedRecords = NOTHING_FINISHED
 
     @property
     def topic(self) -> str:
@@ -127,7 +135,8 @@ class Queue:
             return []
         # At position 0 the last segment need not exist.
         stop = metadata.write_file + (metadata.write_pos > 0)
-        return find_gaps(self.sizes, metadata.read_file, stop)
+        deleted = [range(first, last + 1) for first, last in self.finished.gaps]
+        return find_gaps([*ranges_of(self.sizes), *deleted], metadata.read_file, stop)
 
     def problems(self) -> Iterator[Problem]:
         """What the listing and the metadata show to be wrong or worth knowing."""
@@ -162,17 +171,24 @@ class Queue:
         return Problem(kind, number, offset, byte_count, reason, self.file_name(number))
 
 
-def find_gaps(numbers: Iterable[int], start: int, stop: int) -> list[range]:
-    """What is not among the numbers from start to, exclusively, stop.
+def ranges_of(numbers: Iterable[int]) -> list[range]:
+    """A range of one for each."""
+    return [range(number, number + 1) for number in numbers]
+
+
+def find_gaps(covered: Iterable[range], start: int, stop: int) -> list[range]:
+    """What the ranges leave out between start and, exclusively, stop.
 
     Broken metadata may speak of billions of segments, so nothing here counts up to them.
     """
     gaps = []
     expected = start
-    for number in (*sorted(each for each in numbers if start <= each < stop), stop):
-        if number > expected:
-            gaps.append(range(expected, number))
-        expected = number + 1
+    for each in sorted(covered, key=attrgetter("start")):
+        if expected < min(each.start, stop):
+            gaps.append(range(expected, min(each.start, stop)))
+        expected = max(expected, each.stop)
+    if expected < stop:
+        gaps.append(range(expected, stop))
     return gaps
 
 
@@ -245,7 +261,7 @@ class _Look:
         names = self._selected(self._directory.list_files())
         queues = [Queue(self._node, self._directory.name, name) for name in sorted(names)]
         self._read_metadata(queues)
-        self._read_sizes(queues)
+        self._read_finished(self._read_sizes(queues))
         holed = [queue for queue in queues if queue.missing_segments()]
         before = [queue.metadata for queue in holed]
         self._read_metadata(holed)
@@ -253,6 +269,17 @@ class _Look:
             assert older is not None  # else nothing could be missing
             queue.metadata = _join(older, queue.metadata)
         return queues
+
+    def _read_finished(self, queues: list[Queue]) -> None:
+        """Which records are finished already, of queues that have a file for that."""
+        for queue in queues:
+            if queue.metadata is not None:
+                found = read_finished_records(
+                    self._directory, queue.name, queue.metadata, queue.sizes
+                )
+                queue.finished = found
+                read = max(found.read, (queue.metadata.read_file, queue.metadata.read_pos))
+                queue.metadata = replace(queue.metadata, read_file=read[0], read_pos=read[1])
 
     def _selected(self, files: dict[str, int]) -> set[str]:
         names = set()
@@ -286,12 +313,14 @@ class _Look:
         else:
             queue.metadata_fault = "the read position is beyond the write position"
 
-    def _read_sizes(self, queues: list[Queue]) -> None:
+    def _read_sizes(self, queues: list[Queue]) -> list[Queue]:
+        """Lists the segments; returns the queues that have a file of finished records."""
         by_name = {queue.name: queue for queue in queues}
         for queue in queues:
             queue.sizes = {}
             queue.bad_files = {}
-        for file_name, size in sorted(self._directory.list_files().items()):
+        files = self._directory.list_files()
+        for file_name, size in sorted(files.items()):
             parsed = _parse_segment_name(file_name)
             if parsed is None or parsed[0] not in by_name:
                 continue
@@ -302,6 +331,8 @@ class _Look:
                 by_name[name].sizes[number] = size
         for queue in queues:
             queue.sizes = dict(sorted(queue.sizes.items()))
+        sidecar = layout.finished_path("", "")[1:]
+        return [queue for queue in queues if f"{queue.name}{sidecar}" in files]
 
 
 def _queue_name(file_name: str) -> str | None:

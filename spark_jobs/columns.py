@@ -156,8 +156,22 @@ class Piece:
             is_kept &= times >= since_ns
         if until_ns is not None:
             is_kept &= times < until_ns
+        self._keep(is_kept)
+
+    def drop_within(self, bounds: Offsets) -> None:
+        """Drops the records in ranges of the file, given as their starts and ends in turns."""
+        offsets = self._file_offsets
+        if offsets is None:
+            offsets = self._offsets + self._base
+        if self._kept is not None:
+            offsets = offsets[self._kept]
+        # Behind a start and before its end, the number of bounds passed is odd.
+        self._keep(np.searchsorted(bounds, offsets, side="right") % 2 == 0)
+
+    def _keep(self, is_kept: npt.NDArray[np.bool_]) -> None:
         if not is_kept.all():
-            self._kept = np.flatnonzero(is_kept)
+            kept = np.flatnonzero(is_kept)
+            self._kept = kept if self._kept is None else self._kept[kept]
 
     def batch(self, schema: pa.Schema, constants: Constants) -> pa.RecordBatch:
         """The records as columns of this schema, see `arrow_schema`."""

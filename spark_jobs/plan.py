@@ -6,6 +6,7 @@ must read the segment to know them.
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from pyspark.sql.datasource import InputPartition
 
@@ -103,7 +104,11 @@ def _segment_slices(queue: Queue, options: ReadOptions) -> Iterator[SegmentSlice
         includes_unsynced=options.includes_unsynced,
     )
     for each in ranges:
-        yield make_slice(queue, each.number, each.start, each.end)
+        whole = make_slice(queue, each.number, each.start, each.end)
+        if options.origin is Origin.BACKLOG and each.number in queue.finished.bounds:
+            yield replace(whole, finished=queue.finished.bounds[each.number])
+        else:
+            yield whole
 
 
 def make_slice(queue: Queue, number: int, start: int, end: int) -> SegmentSlice:

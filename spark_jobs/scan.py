@@ -51,6 +51,8 @@ class SegmentSlice:
     start: int
     end: int  # never past the synced write position, unless that was asked for
     constants: Constants
+    # Ranges of records that are not wanted, see `spark_jobs.finished_records`.
+    finished: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,8 @@ def read_batches(
                 raise DamagedSegmentError(_describe(found))
             _logger.warning("damage skipped %s", _describe(found))
             continue
+        if each.finished:
+            found.drop_within(np.frombuffer(each.finished, np.int64))
         if is_bounded:
             found.keep_between(settings.since_ns, settings.until_ns)
         if len(found):

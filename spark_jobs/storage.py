@@ -41,6 +41,10 @@ class Directory:
         """Whether its files are this machine's own."""
         return isinstance(self._filesystem, fs.LocalFileSystem)
 
+    def find_local_path(self) -> str | None:
+        """Its path on this machine, or None if it is elsewhere."""
+        return self._path if self.is_local else None
+
     def exists(self) -> bool:
         """Whether there is such a directory.
 

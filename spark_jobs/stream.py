@@ -37,7 +37,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from spark_jobs import plan
-from spark_jobs.catalog import Queue, find_gaps, find_queues
+from spark_jobs.catalog import Queue, find_gaps, find_queues, ranges_of
 from spark_jobs.held_segments import HeldSegments
 from spark_jobs.options import Origin, ReadOptions
 from spark_jobs.scan import (
@@ -251,8 +251,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         sizes = queue.sizes if queue is not None else {}
         stop = last.segment + (last.offset > 0)
         here = [number for number in sizes if first.segment <= number < stop]
-        gaps = find_gaps(here, first.segment, stop)
-        parts = [*gaps, *(range(each, each + 1) for each in here)]
+        present = ranges_of(here)
+        parts = [*find_gaps(present, first.segment, stop), *present]
         for numbers in sorted(parts, key=attrgetter("start")):
             number = numbers[0]
             start = first.offset if number == first.segment else 0
