@@ -139,6 +139,11 @@ class DiskQueue:
         return 0 if self._reader.is_at_tail() else 1
 
     @property
+    def unread_bytes(self) -> int:
+        """What stands between the read and the write position."""
+        return self._reader.bytes_ahead
+
+    @property
     def outstanding_count(self) -> int:
         """Records from the committed position to the read position."""
         return len(self._window)
@@ -355,10 +360,7 @@ class DiskQueue:
         self._logger.warning(
             "diskqueue finished records will be delivered again file=%s offset=%d records=%d"
             " reason=%s",
-            error.path,
-            error.offset,
-            count,
-            error.reason,
+            *(error.path, error.offset, count, error.reason),
         )
 
     def _abandon_damaged(self, segment: SegmentState, error: CorruptSegmentError) -> None:
@@ -371,11 +373,7 @@ class DiskQueue:
         self._logger.warning(
             "diskqueue segment damaged file=%s offset=%d reason=%r rescued_bytes=%d"
             " salvage=python -m diskqueue salvage %s.bad",
-            error.path,
-            error.offset,
-            error.reason,
-            rescued_bytes,
-            error.path,
+            *(error.path, error.offset, error.reason, rescued_bytes, error.path),
         )
 
     def _abandon_missing(self, segment: SegmentState) -> None:

@@ -8,7 +8,7 @@ piece reaches into them.
 
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from diskqueue import layout
 from diskqueue.errors import CorruptSegmentError
@@ -156,6 +156,16 @@ class Reader:
             position = 0
         return True
 
+    @property
+    def bytes_ahead(self) -> int:
+        """What is left to read, in this segment and behind it."""
+        ahead = max(self.segment.end - self.position, 0) - _sum_ranges(self.skips)
+        segment = self.segment.next
+        while segment is not None:
+            ahead += segment.end - _sum_ranges(segment.finished)
+            segment = segment.next
+        return ahead
+
     def skip_finished(self) -> None:
         """Moves on over finished records, into the next segments if they begin with some."""
         while True:
@@ -205,3 +215,7 @@ class Reader:
             raise CorruptSegmentError(path, self.position, damage.reason, is_torn=damage.is_torn)
         self._buffer = read_record(self._fd, self.position)
         return self._buffer
+
+
+def _sum_ranges(ranges: Iterable[Range]) -> int:
+    return sum(entry.end - entry.start for entry in ranges)

@@ -7,6 +7,7 @@ from nsqd.broker.archive_log import Retention
 from nsqd.broker.backend import DiskSettings
 from nsqd.broker.broker import BrokerSettings
 from nsqd.broker.channel import ChannelSettings
+from nsqd.broker.limits import DepthPolicy, Limits
 from nsqd.options import Options
 from nsqd.protocol.command_parser import CommandLimits
 from nsqd.protocol.identify import IdentifyLimits
@@ -30,6 +31,14 @@ def broker_settings(options: Options) -> BrokerSettings:
             latency_window_s=options.e2e_processing_latency_window_time_s,
         ),
         retention=Retention(options.retain_bytes, options.retain_time_s),
+        limits=Limits(
+            max_depth=options.max_depth,
+            max_depth_bytes=options.max_depth_bytes,
+            max_depth_policy=DepthPolicy(options.max_depth_policy),
+            msg_ttl_s=options.msg_ttl_s,
+            max_attempts=options.max_attempts,
+            dead_letter_topic_suffix=options.dead_letter_topic_suffix,
+        ),
     )
 
 

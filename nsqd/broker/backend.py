@@ -43,6 +43,10 @@ class Backend(Protocol):
         """How many records are waiting to be read."""
 
     @property
+    def unread_bytes(self) -> int:
+        """How large they are on disk."""
+
+    @property
     def outstanding_count(self) -> int:
         """How many records have been read but not committed."""
 
@@ -164,6 +168,11 @@ class DiskBackend:
     def unread_count(self) -> int:
         """How many records are waiting to be read."""
         return self._queue.depth
+
+    @property
+    def unread_bytes(self) -> int:
+        """How large they are on disk."""
+        return self._queue.unread_bytes
 
     @property
     def outstanding_count(self) -> int:
@@ -339,6 +348,7 @@ class NullBackend:
     """The backend of what is ephemeral: takes everything and has nothing."""
 
     unread_count = 0
+    unread_bytes = 0
     outstanding_count = 0
     due_times: Mapping[bytes, int] = _NO_TIMES
 

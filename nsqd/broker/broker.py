@@ -14,10 +14,12 @@ from nsqd.broker.backend import DiskBackend, DiskSettings, NullBackend
 from nsqd.broker.channel import Channel, ChannelSettings
 from nsqd.broker.errors import ClosedError
 from nsqd.broker.histogram import Histogram
+from nsqd.broker.limit_book import LimitBook
+from nsqd.broker.limits import NO_LIMITS, NO_OVERRIDES, Limits
 from nsqd.broker.message_id import MessageIdFactory
 from nsqd.broker.message_queue import MessageQueue
 from nsqd.broker.metadata import ChannelRecord, TopicRecord
-from nsqd.broker.receipt import Receipts
+from nsqd.broker.receipt import Receipt, Receipts
 from nsqd.broker.scheduler import Scheduler
 from nsqd.broker.topic import Topic
 from nsqd.protocol.names import is_ephemeral, is_valid_channel_name, is_valid_topic_name
@@ -52,6 +54,7 @@ class BrokerSettings:
     disk: DiskSettings
     channel: ChannelSettings
     retention: Retention = NO_RETENTION
+    limits: Limits = NO_LIMITS
 
 
 class Broker:
@@ -77,6 +80,7 @@ class Broker:
         self._settings = settings
         self._scheduler = scheduler
         self._ids = ids
+        self.limits = LimitBook(settings.limits, self.topics, scheduler, self._publish)
         # Go syncs after so many records, and answers before that; we answer after.
         self._receipts = Receipts(needs_sync=settings.disk.sync_every == 1)
 
@@ -116,6 +120,7 @@ class Broker:
         """
         topic = self.topics.pop(name)
         logger.info("TOPIC(%s): deleting", name)
+        self.limits.forget(topic)
         try:
             topic.delete()
         finally:
@@ -135,6 +140,8 @@ class Broker:
                 continue
             topic = self.topics.get(record.name) or self._add_topic(record.name)
             topic.is_paused = record.is_paused
+            if record.limits != NO_OVERRIDES:  # a topic can have more than one record
+                self.limits.set(topic, record.limits)
             for channel_record in record.channels:
                 if not is_valid_channel_name(channel_record.name):
                     logger.warning("skipping creation of invalid channel %s", channel_record.name)
@@ -154,6 +161,7 @@ class Broker:
                     for channel in topic.channels.values()
                     if not channel.is_ephemeral
                 ),
+                topic.limit_overrides,
             )
             for topic in self.topics.values()
             if not topic.is_ephemeral
@@ -206,8 +214,16 @@ class Broker:
         if topic.is_ephemeral:
             topic.on_abandoned = lambda: self.delete_topic(name)
         self.topics[name] = topic
+        self.limits.apply(topic)
         logger.info("TOPIC(%s): created", name)
         return topic
+
+    def count_refusal(self, topic_name: str) -> None:
+        """A publisher is told that there is no room."""
+        self.topics[topic_name].losses.rejected_count += 1
+
+    def _publish(self, name: str, bodies: Sequence[bytes]) -> Receipt | None:
+        return self.ensure_topic(name).publish(bodies)
 
     def _make_channel(self, topic_name: str, name: str) -> Channel:
         queue = self._make_queue(f"{topic_name}:{name}", is_kept=not is_ephemeral(name))

@@ -17,7 +17,6 @@ until its deadlines have passed). Nothing else holds messages, and each is in ex
 
 import heapq
 import logging
-import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,14 +25,17 @@ from itertools import chain, repeat
 from operator import itemgetter
 from typing import cast
 
-from nsqd.broker.batch import Batch, Message, StoredBatch
+from nsqd.broker.batch import Batch, Message
+from nsqd.broker.bounds import QueueBounds
 from nsqd.broker.consumer import GONE, Consumer, Locality
 from nsqd.broker.deferred import Deferred
 from nsqd.broker.errors import ClosedError, ConsumerLimitError, NotInFlightError
 from nsqd.broker.histogram import Histogram
 from nsqd.broker.in_flight import Entry, InFlight
+from nsqd.broker.losses import Losses
 from nsqd.broker.message_queue import AnyBatch, MessageQueue, Piece
 from nsqd.broker.quantiles import LatencyQuantiles
+from nsqd.broker.sampling import sample
 from nsqd.broker.scheduler import Scheduler
 from nsqd.protocol.names import is_ephemeral
 
@@ -95,9 +97,13 @@ class Channel:
         self.latencies: LatencyQuantiles | None = None
         if settings.latency_quantiles:
             self.latencies = LatencyQuantiles(settings.latency_quantiles, settings.latency_window_s)
+        # The limits of the topic; None if there are none.
+        self.bounds: QueueBounds | None = None
+        self.losses = Losses()
         # Called when the last consumer has left; the topic deletes ephemeral channels then.
         self.on_abandoned: Callable[[], object] | None = None
         self._queue = queue
+        self._take = queue.take
         self._scheduler = scheduler
         self._settings = settings
         self._deferred = Deferred(scheduler, self._put_back)
@@ -138,6 +144,11 @@ class Channel:
         """How many of them wait behind others on disk, and have not been read yet."""
         return self._queue.count_deferred(self._scheduler.wall_time_ns())
 
+    @property
+    def deferred(self) -> Deferred:
+        """What is kept back in memory."""
+        return self._deferred
+
     def iter_in_flight(self) -> Iterator[tuple[bytes, Entry]]:
         """Give the ids and entries of what is in flight, about in the order of the deadlines."""
         each = (consumer.in_flight.entries.items() for consumer in self._everyone())
@@ -176,6 +187,20 @@ class Channel:
         else:
             self._queue.undo_put(batch)
         self.message_count -= len(batch.bodies)
+
+    def set_bounds(self, bounds: QueueBounds | None) -> None:
+        """Obey limits, or none, from now on."""
+        left = [] if self.bounds is None else self.bounds.close()
+        self.bounds = bounds
+        self._take = self._queue.take if bounds is None else bounds.take
+        if left:
+            self._queue.put_back(left)
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Deliver, if there is something to deliver after all."""
+        if self._queue.depth:
+            self._schedule_pump()
 
     def subscribe(self, consumer: Consumer) -> None:
         """Let a consumer in.
@@ -261,7 +286,9 @@ class Channel:
             raise NotInFlightError(self._why_not_in_flight(message_id))
         _, _, timestamp_ns, attempts, body, ordinal = entry
         message = (message_id, timestamp_ns, attempts, body, ordinal)
-        if delay_s > 0:
+        if self.bounds is not None and not self.bounds.keep_retriable([message]):
+            pass  # tried often enough
+        elif delay_s > 0:
             self._deferred.add([message], self._scheduler.time() + delay_s)
             if ordinal is not None:
                 due_ns = self._scheduler.wall_time_ns() + round(delay_s * 1e9)
@@ -312,6 +339,8 @@ class Channel:
             OSError: a file could not be removed.
         """
         self._deferred.clear()
+        if self.bounds is not None:
+            self.bounds.empty()
         for consumer in self.consumers:
             consumer.in_flight.clear()
         for consumer in self._orphans:
@@ -343,7 +372,11 @@ class Channel:
         """Close the channel to everybody; return what was in flight, and deferred until when."""
         self.is_closed = True
         self.on_abandoned = None
-        messages = []
+        messages: list[Message] = []
+        if self.bounds is not None:
+            messages += self.bounds.close()
+            self.bounds = None
+            self._take = self._queue.take
         for consumer in self._everyone():
             messages += consumer.in_flight.close()
         for consumer in list(self.consumers):
@@ -396,6 +429,8 @@ class Channel:
 
     def _expired(self, consumer: Consumer, messages: list[Message]) -> None:
         self.timeout_count += len(messages)
+        if self.bounds is not None:
+            messages = self.bounds.keep_retriable(messages)
         self._put_back(messages)
         if consumer in self._orphans:
             if not len(consumer.in_flight):
@@ -480,7 +515,7 @@ class Channel:
         now = self._scheduler.time()
         while taken < count and budget > 0:
             try:
-                piece = self._queue.take(count - taken, budget)
+                piece = self._take(count - taken, budget)
             except OSError:
                 if not ids:
                     raise
@@ -493,7 +528,7 @@ class Channel:
             if piece[3] is None:
                 self.locality_counts[consumer.locality] += piece[2] - piece[1]
             if consumer.sample_rate:
-                piece, dropped = _sample(piece, consumer.sample_rate)
+                piece, dropped = sample(piece, consumer.sample_rate)
                 self._queue.commit(dropped)
                 if piece is None:
                     continue
@@ -542,24 +577,3 @@ class Channel:
             consumer.in_flight.add(ids, entries, deadline)  # these ids are our own, and fresh
         else:
             consumer.in_flight.add_any(ids, entries, deadline)
-
-
-def _sample(piece: Piece, sample_rate: int) -> tuple[Piece | None, list[int]]:
-    """Keep a share of a piece; return it and the records on disk of what was dropped.
-
-    As in nsqd the share is sample_rate + 1 percent, and what is dropped is dropped for the whole
-    channel.
-    """
-    batch, start, stop, ordinals = piece
-    kept: list[Message] = []
-    dropped: list[int] = []
-    for index, message in enumerate(batch.messages(start, stop), start=start):
-        ordinal = None if ordinals is None else ordinals[index]
-        if random.randrange(100) <= sample_rate:
-            kept.append((*message[:4], ordinal))
-        elif ordinal is not None:
-            dropped.append(ordinal)
-    if not kept:
-        return None, dropped
-    sampled = StoredBatch.from_messages(kept)
-    return (sampled, 0, len(kept), sampled.ordinals), dropped

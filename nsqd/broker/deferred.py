@@ -4,14 +4,14 @@ import heapq
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import count
 
-from nsqd.broker.batch import Message
+from nsqd.broker.batch import RECORD_OVERHEAD_BYTES, Message
 from nsqd.broker.scheduler import Scheduler, Timer
 
 
 class Deferred:
     """A heap of messages by due time, with one timer on its head."""
 
-    __slots__ = ("_heap", "_on_due", "_order", "_scheduler", "_timer", "_timer_at")
+    __slots__ = ("_heap", "_on_due", "_order", "_scheduler", "_timer", "_timer_at", "size_bytes")
 
     def __init__(self, scheduler: Scheduler, on_due: Callable[[list[Message]], object]) -> None:
         """Args: on_due: told of the messages that are due, in the order of their due times."""
@@ -22,12 +22,14 @@ class Deferred:
         self._order = count()
         self._timer: Timer | None = None
         self._timer_at = 0.0
+        self.size_bytes = 0  # as on disk
 
     def __len__(self) -> int:
         return len(self._heap)
 
     def add(self, messages: Sequence[Message], due: float) -> None:
         """Keep messages back until `due`."""
+        self.size_bytes += _size_bytes(messages)
         for message in messages:
             heapq.heappush(self._heap, (due, next(self._order), message))
         self._arm()
@@ -46,11 +48,13 @@ class Deferred:
         """Forget some messages; rare, as it looks at all of them."""
         self._heap = [item for item in self._heap if item[2][0] not in ids]
         heapq.heapify(self._heap)
+        self.size_bytes = _size_bytes([message for _, _, message in self._heap])
 
     def clear(self) -> list[tuple[float, Message]]:
         """Forget everything and return it with the due times, earliest first."""
         messages = [(due, message) for due, _, message in sorted(self._heap, key=_order)]
         self._heap.clear()
+        self.size_bytes = 0
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -78,6 +82,7 @@ class Deferred:
         messages = []
         while self._heap and self._heap[0][0] <= now:
             messages.append(heapq.heappop(self._heap)[2])
+        self.size_bytes -= _size_bytes(messages)
         self._arm()
         if messages:
             self._on_due(messages)
@@ -85,6 +90,10 @@ class Deferred:
 
 def _order(item: tuple[float, int, Message]) -> tuple[float, int]:
     return item[:2]
+
+
+def _size_bytes(messages: Sequence[Message]) -> int:
+    return sum(len(message[3]) for message in messages) + len(messages) * RECORD_OVERHEAD_BYTES
 
 
 def _ignore(messages: list[Message]) -> None:

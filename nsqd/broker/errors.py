@@ -15,6 +15,15 @@ class DrainingError(ClosedError):
         super().__init__("draining")
 
 
+class DepthLimitError(Exception):
+    """A publish would take a queue beyond its bound; the text names the queue and the bound."""
+
+    def __init__(self, reason: str, room_count: int) -> None:
+        """Args: room_count: for how many of its messages, from the first on, there was room."""
+        super().__init__(reason)
+        self.room_count = room_count
+
+
 class ConsumerLimitError(Exception):
     """The channel already has as many consumers as it may have."""
 

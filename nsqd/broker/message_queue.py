@@ -18,7 +18,7 @@ from itertools import accumulate, groupby
 from typing import TypeAlias
 
 from nsqd.broker.backend import Backend
-from nsqd.broker.batch import Batch, Message, StoredBatch
+from nsqd.broker.batch import RECORD_OVERHEAD_BYTES, Batch, Message, StoredBatch
 
 AnyBatch: TypeAlias = Batch | StoredBatch
 Piece: TypeAlias = tuple[AnyBatch, int, int, Sequence[int] | None]
@@ -42,6 +42,7 @@ class MessageQueue:
         "_capacity",
         "_kept_bytes",
         "_kept_count",
+        "_loaded_bytes",
         "_memory_count",
         "_pieces",
         "_straight_count",
@@ -55,6 +56,7 @@ class MessageQueue:
         self._memory_count = 0  # messages of the pieces without ordinals
         self._kept_count = 0  # messages of the pieces with ordinals: on disk as well
         self._kept_bytes = 0
+        self._loaded_bytes = 0  # bodies of all pieces
         self._straight_count = 0  # those of them that have not been out since they were written
         self._unread_count = backend.unread_count  # looked up whenever the backend was used
 
@@ -73,6 +75,13 @@ class MessageQueue:
         """How many of them are on disk."""
         return self._kept_count + self._unread_count
 
+    @property
+    def waiting_bytes(self) -> int:
+        """How large the messages that wait here are or would be on disk."""
+        loaded_count = self._memory_count + self._kept_count
+        overhead_bytes = loaded_count * RECORD_OVERHEAD_BYTES
+        return self._loaded_bytes + overhead_bytes + self._backend.unread_bytes
+
     def put(self, batch: AnyBatch, *, is_stored: bool = False) -> None:
         """Append a batch, as much of it as there is room to memory, the rest to the backend.
 
@@ -87,12 +96,14 @@ class MessageQueue:
         if count <= room:
             self._pieces.append((batch, 0, count, None))
             self._memory_count += count
+            self._loaded_bytes += batch.body_bytes
             return
         room = max(room, 0)
         kept = self._append(batch, room, count)
         if room:
             self._pieces.append((batch, 0, room, None))
             self._memory_count += room
+            self._loaded_bytes += _body_bytes(batch, 0, room)
         if kept is not None:
             self._keep(kept, batch.body_bytes)
 
@@ -101,6 +112,7 @@ class MessageQueue:
         stored_count = len(batch.bodies)
         while self._pieces and self._pieces[-1][0] is batch:
             _, start, stop, ordinals = self._pieces.pop()
+            self._loaded_bytes -= _body_bytes(batch, start, stop)
             if ordinals is None:
                 self._memory_count -= stop - start
                 stored_count -= stop - start
@@ -186,6 +198,7 @@ class MessageQueue:
             if start + count < stop:
                 self._pieces.appendleft((batch, start + count, stop, ordinals))
                 piece = (batch, start, start + count, ordinals)
+        self._loaded_bytes -= _body_bytes(batch, start, start + count)
         if ordinals is None:
             self._memory_count -= count
         else:
@@ -215,8 +228,9 @@ class MessageQueue:
 
     def untake(self, piece: Piece) -> None:
         """Put back at the front what has been taken and could not be used."""
-        _, start, stop, ordinals = piece
+        batch, start, stop, ordinals = piece
         self._pieces.appendleft(piece)
+        self._loaded_bytes += _body_bytes(batch, start, stop)
         if ordinals is None:
             self._memory_count += stop - start
         else:
@@ -277,6 +291,7 @@ class MessageQueue:
     def _forget_memory(self) -> None:
         self._pieces.clear()
         self._memory_count = self._kept_count = self._kept_bytes = self._straight_count = 0
+        self._loaded_bytes = 0
 
     @property
     def _is_held_up(self) -> bool:
@@ -322,8 +337,9 @@ class MessageQueue:
             self._unread_count = self._backend.unread_count
 
     def _keep(self, piece: Piece, body_bytes: int) -> None:
-        _, start, stop, _ = piece
+        batch, start, stop, _ = piece
         self._pieces.append(piece)
+        self._loaded_bytes += _body_bytes(batch, start, stop)
         self._kept_count += stop - start
         self._kept_bytes += body_bytes
         self._straight_count += stop - start
@@ -331,6 +347,7 @@ class MessageQueue:
     def _put_back_in_memory(self, batch: StoredBatch) -> None:
         count = len(batch.bodies)
         self._pieces.append((batch, 0, count, batch.ordinals))
+        self._loaded_bytes += batch.body_bytes
         if batch.ordinals is None:
             self._memory_count += count
         else:
@@ -362,6 +379,12 @@ def _gather(messages: Sequence[Message]) -> list[StoredBatch]:
     on_disk = [message for message in messages if message[4] is not None]
     in_memory = [message for message in messages if message[4] is None]
     return [StoredBatch.from_messages(part) for part in (on_disk, in_memory) if part]
+
+
+def _body_bytes(batch: AnyBatch, start: int, stop: int) -> int:
+    if stop - start == len(batch.bodies):
+        return batch.body_bytes
+    return sum(map(len, batch.bodies[start:stop]))
 
 
 def _fitting(batch: AnyBatch, start: int, max_count: int, max_bytes: int) -> int:

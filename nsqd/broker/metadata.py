@@ -1,4 +1,4 @@
-"""nsqd.dat: which topics and channels exist, and which are paused, read and written.
+"""nsqd.dat: which topics and channels exist, which are paused, and which limits they have.
 
 It is written soon after a topic or channel has come, not before its first message is acknowledged.
 So after a crash, or if it was lost, queues may have messages that it does not know: they are found
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diskqueue.layout import list_queues, split_queue_name, write_atomically
+from nsqd.broker.limits import NO_OVERRIDES, LimitOverrides
 from nsqd.protocol.names import is_ephemeral, is_valid_channel_name, is_valid_topic_name
 
 logger = logging.getLogger(__name__)
@@ -38,27 +39,28 @@ class TopicRecord:
     name: str
     is_paused: bool
     channels: tuple[ChannelRecord, ...]
+    limits: LimitOverrides = NO_OVERRIDES
 
 
 def encode(topics: Iterable[TopicRecord], version: str) -> bytes:
     """Return the text of nsqd.dat, in the Go daemon's shape: compact, null for an empty list."""
-    content = {
-        "topics": [
-            {
-                "name": topic.name,
-                "paused": topic.is_paused,
-                "channels": [
-                    {"name": channel.name, "paused": channel.is_paused}
-                    for channel in topic.channels
-                ]
-                or None,
-            }
-            for topic in topics
+    content = {"topics": [_encode_topic(topic) for topic in topics] or None, "version": version}
+    return json.dumps(content, separators=(",", ":")).encode()
+
+
+def _encode_topic(topic: TopicRecord) -> dict[str, object]:
+    members: dict[str, object] = {
+        "name": topic.name,
+        "paused": topic.is_paused,
+        "channels": [
+            {"name": channel.name, "paused": channel.is_paused} for channel in topic.channels
         ]
         or None,
-        "version": version,
     }
-    return json.dumps(content, separators=(",", ":")).encode()
+    limits = topic.limits.to_json()
+    if limits:
+        members["limits"] = limits  # the Go daemon ignores it
+    return members
 
 
 def decode(text: bytes) -> list[TopicRecord]:
@@ -78,6 +80,9 @@ def decode(text: bytes) -> list[TopicRecord]:
             channels=tuple(
                 ChannelRecord(_text(channel, "name"), _boolean(channel, "paused"))
                 for channel in _objects(topic, "channels")
+            ),
+            limits=LimitOverrides.from_json(
+                topic.get("limits") if isinstance(topic, dict) else None
             ),
         )
         for topic in _objects({} if content is None else content, "topics")

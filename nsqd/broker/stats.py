@@ -11,6 +11,8 @@ from nsqd.broker.archive import ArchiveStats
 from nsqd.broker.channel import Channel
 from nsqd.broker.consumer import Consumer, Locality
 from nsqd.broker.histogram import Histogram
+from nsqd.broker.limits import NO_LIMITS, Limits
+from nsqd.broker.losses import Losses
 from nsqd.broker.quantiles import LatencyQuantiles
 from nsqd.broker.topic import Topic
 
@@ -25,6 +27,7 @@ class LatencyStats:
 
 
 NO_LATENCIES = LatencyStats()
+NO_LOSSES = Losses()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ class ChannelStats:
     latency: LatencyStats
     consumers: tuple[Consumer, ...]
     finish_times: Histogram  # the channel's own, still counting
+    losses: Losses = NO_LOSSES
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,8 @@ class TopicStats:
     latency: LatencyStats
     channels: tuple[ChannelStats, ...]
     archive: ArchiveStats | None = None  # None if no history is kept
+    losses: Losses = NO_LOSSES
+    limits: Limits = NO_LIMITS
 
 
 def read_topic(topic: Topic, now: float, *, channel_name: str = "") -> TopicStats:
@@ -86,6 +92,8 @@ def read_topic(topic: Topic, now: float, *, channel_name: str = "") -> TopicStat
         latency=_read_latency([channel.latencies for channel in topic.channels.values()], now),
         channels=tuple([_read_channel(channel, now) for channel in sorted(channels, key=_name)]),
         archive=None if topic.archive is None else topic.archive.stats(),
+        losses=topic.losses.copy(),
+        limits=NO_LIMITS if topic.bounds is None else topic.bounds.limits,
     )
 
 
@@ -109,6 +117,7 @@ def _read_channel(channel: Channel, now: float) -> ChannelStats:
         latency=_read_latency([channel.latencies], now),
         consumers=tuple(channel.consumers),
         finish_times=channel.finish_times,
+        losses=channel.losses.copy(),
     )
 
 

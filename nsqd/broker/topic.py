@@ -8,17 +8,20 @@ behind, so order is kept.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from enum import Enum, auto
 
 from nsqd.broker.archive import Archive
 from nsqd.broker.batch import Batch, StoredBatch
 from nsqd.broker.channel import Channel
 from nsqd.broker.errors import ClosedError, DrainingError
+from nsqd.broker.limits import NO_OVERRIDES
+from nsqd.broker.losses import Losses
 from nsqd.broker.message_id import SEQUENCE_COUNT, MessageIdFactory
 from nsqd.broker.message_queue import AnyBatch, MessageQueue
 from nsqd.broker.receipt import Receipt, Receipts
 from nsqd.broker.scheduler import Scheduler
+from nsqd.broker.topic_bounds import TopicBounds
 from nsqd.protocol.names import is_ephemeral
 
 logger = logging.getLogger(__name__)
@@ -58,6 +61,10 @@ class Topic:
         self.message_bytes = 0
         # Keeps what is published here for a while, if history is kept.
         self.archive: Archive | None = None
+        # What it has of its own instead of the flags, and what keeps to it; None if nothing has to.
+        self.limit_overrides = NO_OVERRIDES
+        self.bounds: TopicBounds | None = None
+        self.losses = Losses()
         # Called when a channel has come or gone, and when an ephemeral topic has lost its last one.
         self.on_channel_change: Callable[[Channel], object] | None = None
         self.on_abandoned: Callable[[], object] | None = None
@@ -79,6 +86,11 @@ class Topic:
     def queue(self) -> MessageQueue:
         """What no channel has taken yet."""
         return self._queue
+
+    @property
+    def copied(self) -> Collection[Channel]:
+        """The channels that have the front of our queue already, while others have not."""
+        return self._copied
 
     @property
     def depth(self) -> int:
@@ -104,10 +116,13 @@ class Topic:
         Raises:
             ClosedError: the topic is being deleted.
             DrainingError: the node takes no new messages.
+            DepthLimitError: a queue has no room for them.
             OSError: the disk refused them.
         """
         if not self.takes_messages:
             raise ClosedError if self.state is TopicState.CLOSED else DrainingError
+        if self.bounds is not None:
+            self.bounds.admit(bodies)
         count = len(bodies)
         if not count:
             return None
@@ -164,6 +179,8 @@ class Topic:
             if self.state is TopicState.CLOSED:
                 raise ClosedError
             channel = self.channels[name] = self._make_channel(name)
+            if self.bounds is not None:
+                self.bounds.attach(channel)
             if channel.is_ephemeral:
                 channel.on_abandoned = lambda: self.delete_channel(name)
             logger.info("TOPIC(%s): new channel(%s)", self.name, name)
@@ -205,6 +222,8 @@ class Topic:
         self._copied.clear()
         self._copies.clear()
         self._moved.clear()
+        if self.bounds is not None:
+            self.bounds.empty()
         self._queue.empty()
         self._rearrange()
 
@@ -212,6 +231,7 @@ class Topic:
         """Write everything to disk, for the last time; return what went wrong."""
         self.state = TopicState.CLOSED
         self.takes_messages = False
+        self._unbind()
         errors = []
         for channel in self.channels.values():
             try:
@@ -238,6 +258,7 @@ class Topic:
         self.takes_messages = False
         self.on_abandoned = None
         self._is_direct = False
+        self._unbind()
         errors = []
         for name in list(self.channels):
             try:
@@ -259,6 +280,11 @@ class Topic:
             errors.append(error)
         if errors:
             raise errors[0]
+
+    def _unbind(self) -> None:
+        if self.bounds is not None:
+            self.bounds.close()
+            self.bounds = None
 
     def _announce(self, channel: Channel) -> None:
         if self.on_channel_change is not None:
@@ -289,6 +315,8 @@ class Topic:
             self._is_pump_scheduled = True
             self._scheduler.call_at(self._scheduler.time() + RETRY_S, self._pump)
             return
+        if self.bounds is not None:
+            self.bounds.trim_soon()
         self._rearrange()
 
     def _move(self) -> None:

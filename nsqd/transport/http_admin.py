@@ -128,12 +128,17 @@ class AdminRoutes:
         return self._persisted()
 
     async def _persisted(self) -> Response:
-        try:
-            async with asyncio.timeout(PERSIST_TIMEOUT_S):
-                await self._node.persist()
-        except TimeoutError:
-            logger.warning("HTTP: answered before the change is in nsqd.dat")
+        await persist(self._node)
         return EMPTY
+
+
+async def persist(node: Node) -> None:
+    """Wait until nsqd.dat has what was changed, but not for ever."""
+    try:
+        async with asyncio.timeout(PERSIST_TIMEOUT_S):
+            await node.persist()
+    except TimeoutError:
+        logger.warning("HTTP: answered before the change is in nsqd.dat")
 
 
 def _disk_error(verb: str, name: str, error: OSError) -> HttpError:

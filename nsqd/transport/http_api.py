@@ -14,6 +14,7 @@ from nsqd.transport.http_access import BearerToken, CorsPolicy, refuse_plain_htt
 from nsqd.transport.http_admin import LEGACY_PATHS, AdminRoutes
 from nsqd.transport.http_config import ConfigRoutes
 from nsqd.transport.http_debug import DebugRoutes
+from nsqd.transport.http_limits import LimitRoutes
 from nsqd.transport.http_peek import PeekRoutes
 from nsqd.transport.http_publish import PublishRoutes
 from nsqd.transport.http_server import (
@@ -45,6 +46,7 @@ def make_router(node: Node) -> Router:
         max_defer_ms=int(options.defer_limit_s * 1000),
     ).add_to(router)
     AdminRoutes(node).add_to(router)
+    LimitRoutes(node).add_to(router)
     ConfigRoutes(node).add_to(router)
     PeekRoutes(node).add_to(router)
     DebugRoutes("nsqd").add_to(router)

@@ -12,7 +12,7 @@ from struct import Struct
 from typing import TypeAlias
 
 from nsqd.broker.broker import Broker
-from nsqd.broker.errors import ClosedError, DrainingError
+from nsqd.broker.errors import ClosedError, DepthLimitError, DrainingError
 from nsqd.broker.receipt import Receipt
 from nsqd.transport.http_server import OK, HttpError, Request, Response, Router
 from nsqd.transport.http_topics import get_valid_topic_name
@@ -69,6 +69,8 @@ class PublishRoutes:
         # The name of a topic that is there need not be looked at: half a microsecond in ten.
         try:
             receipt = topic.publish((body,))
+        except DepthLimitError as error:
+            raise self._full_error(topic.name, error) from error
         except OSError as error:
             raise _disk_error(topic.name, error) from error
         return OK if receipt is None else _wait_for(receipt, topic.name)
@@ -92,9 +94,15 @@ class PublishRoutes:
             raise HttpError(503, "DRAINING") from error
         except ClosedError as error:
             raise HttpError(503, "EXITING") from error
+        except DepthLimitError as error:
+            raise self._full_error(name, error) from error
         except OSError as error:
             raise _disk_error(name, error) from error
         return OK if receipt is None else _wait_for(receipt, name)
+
+    def _full_error(self, name: str, error: DepthLimitError) -> HttpError:
+        self._broker.count_refusal(name)
+        return HttpError(503, f"QUEUE_FULL - {error}")
 
     def _delay_s(self, request: Request) -> float:
         text = request.find("defer")

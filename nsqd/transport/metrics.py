@@ -28,6 +28,7 @@ from prometheus_client.registry import Collector
 import nsqd
 from nsqd.broker.backend import DiskBackend
 from nsqd.broker.histogram import Histogram
+from nsqd.broker.losses import DropReason
 from nsqd.broker.message_queue import MessageQueue
 from nsqd.broker.stats import ChannelStats, TopicStats, read_topic
 from nsqd.transport.node import Node
@@ -57,7 +58,7 @@ class Row:
 
     __slots__ = ("finish_times", "labels", "values")
 
-    def __init__(self, labels: str, values: list[int], finish_times: Histogram | None) -> None:
+    def __init__(self, labels: str, values: list[float], finish_times: Histogram | None) -> None:
         """Args:
         labels: as they stand between the braces.
         values: one for each sample of each family.
@@ -75,9 +76,9 @@ class Family(Generic[_Stats]):
     kind: str
     help_text: str
     # Further labels, each with its comma in front, and what to read.
-    samples: tuple[tuple[str, Callable[[_Stats, DiskUse], int]], ...]
+    samples: tuple[tuple[str, Callable[[_Stats, DiskUse], float]], ...]
     # Makes one of the values of two rows.
-    merge: Callable[[int, int], int] = add
+    merge: Callable[[float, float], float] = add
 
     @property
     def sample_name(self) -> str:
@@ -85,7 +86,7 @@ class Family(Generic[_Stats]):
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
 
-_Read: TypeAlias = Callable[[_Stats, DiskUse], int]
+_Read: TypeAlias = Callable[[_Stats, DiskUse], float]
 
 
 def _family(name: str, kind: str, help_text: str, read: _Read[_Stats]) -> Family[_Stats]:
@@ -100,6 +101,11 @@ def _disk_depth(stats: TopicStats | ChannelStats, _disk: DiskUse) -> int:
     return stats.backend_depth
 
 
+def _count_drops(reason: DropReason) -> Callable[[TopicStats | ChannelStats, DiskUse], int]:
+    return lambda stats, _disk: stats.losses.dropped_counts[reason]
+
+
+_BY_REASON = tuple((f',reason="{reason.value}"', _count_drops(reason)) for reason in DropReason)
 _BY_STORE = ((',store="memory"', _memory_depth), (',store="disk"', _disk_depth))
 
 TOPIC_FAMILIES: tuple[Family[TopicStats], ...] = (
@@ -123,6 +129,36 @@ TOPIC_FAMILIES: tuple[Family[TopicStats], ...] = (
     _family(
         *("nsqd_topic_disk_segments", "gauge", "Number of the topic's own files."),
         lambda _, disk: disk.segment_count,
+    ),
+    _family(
+        *("nsqd_topic_rejected", "counter", "Messages refused because a queue was full."),
+        lambda topic, _: topic.losses.rejected_count,
+    ),
+    Family(
+        "nsqd_topic_dropped",
+        "counter",
+        "Messages dropped because of a limit before any channel took them.",
+        _BY_REASON,
+    ),
+    _family(
+        *("nsqd_topic_dead_lettered", "counter", "Messages dead-lettered before that."),
+        lambda topic, _: topic.losses.dead_lettered_count,
+    ),
+    _family(
+        *("nsqd_topic_max_depth", "gauge", "Messages that each queue may hold; 0 is no limit."),
+        lambda topic, _: topic.limits.max_depth,
+    ),
+    _family(
+        *("nsqd_topic_max_depth_bytes", "gauge", "Bytes that each queue may hold; 0: no limit."),
+        lambda topic, _: topic.limits.max_depth_bytes,
+    ),
+    _family(
+        *("nsqd_topic_max_attempts", "gauge", "Deliveries of a message; 0 is no limit."),
+        lambda topic, _: topic.limits.max_attempts,
+    ),
+    _family(
+        *("nsqd_topic_msg_ttl_seconds", "gauge", "How old messages may become; 0 is no limit."),
+        lambda topic, _: topic.limits.msg_ttl_s,
     ),
 )
 
@@ -194,6 +230,11 @@ CHANNEL_FAMILIES: tuple[Family[ChannelStats], ...] = (
     _family(
         *("nsqd_channel_disk_segments", "gauge", "Number of the channel's files."),
         lambda _, disk: disk.segment_count,
+    ),
+    Family("nsqd_channel_dropped", "counter", "Messages dropped because of a limit.", _BY_REASON),
+    _family(
+        *("nsqd_channel_dead_lettered", "counter", "Messages moved to the dead-letter topic."),
+        lambda channel, _: channel.losses.dead_lettered_count,
     ),
 )
 
@@ -295,7 +336,7 @@ class RowTable:
             if row.finish_times is not None:
                 yield _render_finish_times(row.labels, row.finish_times)
 
-    def _add_to_other_topics(self, values: list[int]) -> None:
+    def _add_to_other_topics(self, values: list[float]) -> None:
         if self._other_topics is None:
             self._other_topics = Row(f'topic="{OTHER}"', values, None)
             self._topics.append(self._other_topics)
@@ -303,7 +344,7 @@ class RowTable:
             pairs = zip(self._merges, self._other_topics.values, values, strict=True)
             self._other_topics.values = [merge(one, other) for merge, one, other in pairs]
 
-    def _add_to_other_channels(self, values: list[int], finish_times: Histogram) -> None:
+    def _add_to_other_channels(self, values: list[float], finish_times: Histogram) -> None:
         if self._other_channels is None:
             labels = f'channel="{OTHER}",topic="{OTHER}"'
             self._other_channels = Row(labels, values, Histogram(finish_times.bounds))
@@ -314,7 +355,7 @@ class RowTable:
         self._other_channels.finish_times.merge(finish_times)
 
 
-def _read_all(families: tuple[Family[_Stats], ...], stats: _Stats, disk: DiskUse) -> list[int]:
+def _read_all(families: tuple[Family[_Stats], ...], stats: _Stats, disk: DiskUse) -> list[float]:
     return [read(stats, disk) for family in families for _, read in family.samples]
 
 

@@ -10,6 +10,7 @@ from json.encoder import encode_basestring_ascii as quote
 
 from nsqd import PROTOCOL_VERSION
 from nsqd.broker.archive import ArchiveStats
+from nsqd.broker.losses import Losses
 from nsqd.broker.stats import ChannelStats, LatencyStats, TopicStats, read_topic
 from nsqd.transport.client_stats import (
     PROTOCOL_NAME,
@@ -69,7 +70,7 @@ def _topic_parts(topic: TopicStats, query: StatsQuery) -> Iterator[str]:
     yield "]"
     if topic.archive is not None:
         yield f',"archive":{_encode_archive(topic.archive)}'
-    yield "}"
+    yield f"{_encode_losses(topic.losses)}}}"
 
 
 def _channel_parts(channel: ChannelStats, query: StatsQuery) -> Iterator[str]:
@@ -82,14 +83,32 @@ def _channel_parts(channel: ChannelStats, query: StatsQuery) -> Iterator[str]:
         f'"client_count":{len(channel.consumers)},"paused":{_boolean(channel.is_paused)},'
         f'"e2e_processing_latency":{_encode_latency(channel.latency)},"clients":'
     )
-    if not query.has_clients:
-        yield "null}"
-        return
+    if query.has_clients:
+        yield from _client_parts(channel, query)
+    else:
+        yield "null"
+    yield f"{_encode_losses(channel.losses)}}}"
+
+
+def _client_parts(channel: ChannelStats, query: StatsQuery) -> Iterator[str]:
     separator = "["
     for client in read_consumers(channel, topic_name=query.topic_name):
         yield separator + encode_client(client)
         separator = ","
-    yield "[]}" if separator == "[" else "]}"
+    yield "[]" if separator == "[" else "]"
+
+
+def _encode_losses(losses: Losses) -> str:
+    """Return the members for what limits have cost, each with a comma before it; none for zero."""
+    counts = [
+        ("rejected_count", losses.rejected_count),
+        *(
+            (f"dropped_{reason.value}_count", count)
+            for reason, count in losses.dropped_counts.items()
+        ),
+        ("dead_lettered_count", losses.dead_lettered_count),
+    ]
+    return "".join([f',"{key}":{count}' for key, count in counts if count])
 
 
 def _encode_localities(channel: ChannelStats) -> str:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from datetime import datetime
 
+from nsqd.broker.losses import Losses
 from nsqd.broker.stats import ChannelStats, LatencyStats, TopicStats, read_topic
 from nsqd.flags import format_duration, version_text
 from nsqd.transport.client_stats import (
@@ -72,7 +73,7 @@ def format_topic(topic: TopicStats) -> str:
     return (
         f"\n{'*P' if topic.is_paused else '':<3}[{topic.name:<15}] depth: {topic.depth:<5} "
         f"be-depth: {topic.backend_depth:<5} msgs: {topic.message_count:<8} "
-        f"e2e%: {format_latency(topic.latency)}\n"
+        f"e2e%: {format_latency(topic.latency)}{_format_losses(topic.losses)}\n"
     )
 
 
@@ -83,8 +84,18 @@ def format_channel(channel: ChannelStats) -> str:
         f"be-depth: {channel.backend_depth:<5} inflt: {channel.in_flight_count:<4} "
         f"def: {channel.deferred_count:<4} re-q: {channel.requeue_count:<5} "
         f"timeout: {channel.timeout_count:<5} msgs: {channel.message_count:<8} "
-        f"e2e%: {format_latency(channel.latency)}\n"
+        f"e2e%: {format_latency(channel.latency)}{_format_losses(channel.losses)}\n"
     )
+
+
+def _format_losses(losses: Losses) -> str:
+    """Return what nsqd does not have, and only if it is there: scripts know nothing of it."""
+    counts = (
+        ("rejected", losses.rejected_count),
+        ("dropped", losses.dropped_count),
+        ("dead", losses.dead_lettered_count),
+    )
+    return "".join([f" {name}: {count:<5}" for name, count in counts if count]).rstrip()
 
 
 def format_client(client: ClientStats, now_s: float) -> str:

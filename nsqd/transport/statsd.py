@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from nsqd.broker.losses import Losses
 from nsqd.broker.stats import ChannelStats, LatencyStats, TopicStats, read_topic
 from nsqd.transport.memory_stats import MemoryStats
 from nsqd.transport.node import Node
@@ -138,6 +139,7 @@ class StatsdLines:
         yield self._count(f"{base}.message_bytes", topic.message_bytes)
         yield self._gauge(f"{base}.depth", topic.depth)
         yield self._gauge(f"{base}.backend_depth", topic.backend_depth)
+        yield from self._losses(base, topic.losses)
         yield from self._latency(base, topic.latency)
         for channel in topic.channels:
             if self._settings.has_ephemeral or not channel.is_ephemeral:
@@ -152,7 +154,18 @@ class StatsdLines:
         yield self._count(f"{base}.requeue_count", channel.requeue_count)
         yield self._count(f"{base}.timeout_count", channel.timeout_count)
         yield self._gauge(f"{base}.clients", len(channel.consumers))
+        yield from self._losses(base, channel.losses)
         yield from self._latency(base, channel.latency)
+
+    def _losses(self, base: str, losses: Losses) -> Iterator[str]:
+        """Give what nsqd does not have; only what has ever been, so that its keys stay few."""
+        if losses.rejected_count:
+            yield self._count(f"{base}.rejected_count", losses.rejected_count)
+        for reason, count in losses.dropped_counts.items():
+            if count:
+                yield self._count(f"{base}.dropped_{reason.value}_count", count)
+        if losses.dead_lettered_count:
+            yield self._count(f"{base}.dead_lettered_count", losses.dead_lettered_count)
 
     def _latency(self, base: str, latency: LatencyStats) -> Iterator[str]:
         percentiles = latency.percentiles or ()

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, cast
 from nsqd.broker.broker import Broker
 from nsqd.broker.channel import Channel
 from nsqd.broker.consumer import Consumer, Locality
-from nsqd.broker.errors import ClosedError, ConsumerLimitError, NotInFlightError
+from nsqd.broker.errors import ClosedError, ConsumerLimitError, DepthLimitError, NotInFlightError
 from nsqd.broker.receipt import Receipt
 from nsqd.protocol import commands, frames
 from nsqd.protocol.client_state import ClientState, check_state
@@ -35,6 +35,7 @@ from nsqd.protocol.identify import ClientSettings, negotiate
 from nsqd.transport.auth import AuthState
 from nsqd.transport.client_auth import ClientAuth
 from nsqd.transport.client_stream import ClientStream, TlsEndedError, TlsRefusedError
+from nsqd.transport.full_queues import publish_in_parts
 from nsqd.transport.listen import format_address, tune
 from nsqd.transport.replies import HeldReplies
 from nsqd.transport.tcp_settings import TcpSettings
@@ -389,13 +390,16 @@ class V2Connection(asyncio.Protocol):
             logger.debug("PROTOCOL(V2): [%s] %s", self.remote_address, commands.describe(command))
             yield command
 
-    def _publish(self, command: commands.Publish) -> None:
+    def _publish(self, command: commands.Publish, delay_s: float = 0.0) -> None:
         name = command.topic
         if self.auth.is_required:
             self.auth.check(command.verb, name)
         try:
             topic = self._broker.topics.get(name) or self._broker.ensure_topic(name)
-            receipt = topic.publish(command.bodies)
+            receipt = topic.publish(command.bodies, delay_s=delay_s)
+        except DepthLimitError as error:
+            publish_in_parts(self._publish, self._broker, command, error)
+            return
         except (ClosedError, OSError) as error:
             raise publish_error(command.verb, error) from error
         self.pub_counts[name] = self.pub_counts.get(name, 0) + len(command.bodies)
@@ -406,15 +410,8 @@ class V2Connection(asyncio.Protocol):
             self._hold(receipt, command.verb, ok)
 
     def _publish_deferred(self, command: commands.DeferredPublish) -> None:
-        name = command.topic
-        self.auth.check("DPUB", name)
-        try:
-            topic = self._broker.ensure_topic(name)
-            receipt = topic.publish([command.body], delay_s=command.delay_ms / 1000)
-        except (ClosedError, OSError) as error:
-            raise publish_error("DPUB", error) from error
-        self.pub_counts[name] = self.pub_counts.get(name, 0) + 1
-        self._hold(receipt, "DPUB", frames.OK)
+        publish = commands.Publish("DPUB", command.topic, [command.body], 1)
+        self._publish(publish, command.delay_ms / 1000)
 
     def _subscribe(self, command: commands.Subscribe) -> None:
         self.auth.check("SUB", command.topic, command.channel)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from nsqd.broker.broker import Broker, BrokerSettings
 from nsqd.broker.channel import Channel, ChannelSettings
+from nsqd.broker.limits import NO_LIMITS, Limits
 from nsqd.broker.message_id import MessageIdFactory
 from nsqd.broker.topic import Topic
 from tests.support.channel_rig import Client, disk_settings
@@ -13,14 +14,22 @@ from tests.support.fake_scheduler import FakeScheduler
 class BrokerRig:
     """A broker that can be closed and made again on the same directory."""
 
-    def __init__(self, data_path: Path, *, mem_queue_size: int = 10_000) -> None:
+    def __init__(
+        self,
+        data_path: Path,
+        *,
+        mem_queue_size: int = 10_000,
+        limits: Limits = NO_LIMITS,
+        sync_every: int = 2500,
+    ) -> None:
         self.data_path = data_path
         self.scheduler = FakeScheduler()
         self.announcements: list[tuple[str, str | None]] = []
         settings = BrokerSettings(
             mem_queue_size=mem_queue_size,
-            disk=disk_settings(data_path),
+            disk=disk_settings(data_path, sync_every=sync_every),
             channel=ChannelSettings(max_msg_timeout_s=900.0, max_consumers=0),
+            limits=limits,
         )
         self.broker = Broker(settings, self.scheduler, MessageIdFactory(1))
         self.broker.listeners.append(self._listen)

@@ -5,6 +5,7 @@ from typing import Any
 
 from nsqd.broker.channel import FINISH_TIME_BOUNDS_S
 from nsqd.broker.histogram import Histogram
+from nsqd.broker.losses import DropReason, Losses
 from nsqd.broker.stats import NO_LATENCIES, ChannelStats, TopicStats
 from nsqd.transport.client_stats import ClientStats
 
@@ -47,6 +48,21 @@ def topic_stats(name: str = "t", *channels: ChannelStats, **figures: Any) -> Top
         channels=channels,
     )
     return replace(empty, **figures)
+
+
+def make_losses(
+    *, depth: int = 0, ttl: int = 0, attempts: int = 0, dead_lettered: int = 0, rejected: int = 0
+) -> Losses:
+    """Return what limits have cost."""
+    losses = Losses()
+    losses.dropped_counts = {
+        DropReason.DEPTH: depth,
+        DropReason.TTL: ttl,
+        DropReason.ATTEMPTS: attempts,
+    }
+    losses.dead_lettered_count = dead_lettered
+    losses.rejected_count = rejected
+    return losses
 
 
 def client_stats(**figures: Any) -> ClientStats:

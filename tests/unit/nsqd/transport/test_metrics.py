@@ -15,6 +15,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from prometheus_client.registry import Collector
 
+from nsqd.broker.limits import Limits
 from nsqd.broker.stats import ChannelStats, TopicStats
 from nsqd.transport.metrics import (
     OTHER,
@@ -22,7 +23,7 @@ from nsqd.transport.metrics import (
     RowTable,
     TopicReading,
 )
-from tests.support.snapshots import channel_stats, topic_stats
+from tests.support.snapshots import channel_stats, make_losses, topic_stats
 
 NOTHING = DiskUse(0, 0)
 
@@ -69,9 +70,17 @@ def test_every_figure_of_a_topic_and_a_channel() -> None:
         requeue_count=6,
         timeout_count=7,
         is_paused=True,
+        losses=make_losses(depth=11, ttl=12, attempts=13, dead_lettered=14),
     )
     topic = topic_stats(
-        "t", channel, depth=9, backend_depth=1, message_count=30, message_bytes=300, is_paused=True
+        *("t", channel),
+        depth=9,
+        backend_depth=1,
+        message_count=30,
+        message_bytes=300,
+        is_paused=True,
+        losses=make_losses(depth=1, ttl=2, attempts=0, dead_lettered=3, rejected=4),
+        limits=Limits(max_depth=100, max_depth_bytes=1000, msg_ttl_s=1.5, max_attempts=5),
     )
 
     assert samples(render(reading(topic, DiskUse(111, 2), DiskUse(222, 3)))) == {
@@ -82,6 +91,19 @@ def test_every_figure_of_a_topic_and_a_channel() -> None:
         "nsqd_topic_paused{topic=t}": 1,
         "nsqd_topic_disk_bytes{topic=t}": 111,
         "nsqd_topic_disk_segments{topic=t}": 2,
+        "nsqd_topic_rejected_total{topic=t}": 4,
+        "nsqd_topic_dropped_total{reason=depth,topic=t}": 1,
+        "nsqd_topic_dropped_total{reason=ttl,topic=t}": 2,
+        "nsqd_topic_dropped_total{reason=attempts,topic=t}": 0,
+        "nsqd_topic_dead_lettered_total{topic=t}": 3,
+        "nsqd_topic_max_depth{topic=t}": 100,
+        "nsqd_topic_max_depth_bytes{topic=t}": 1000,
+        "nsqd_topic_max_attempts{topic=t}": 5,
+        "nsqd_topic_msg_ttl_seconds{topic=t}": 1.5,
+        "nsqd_channel_dropped_total{channel=c,reason=depth,topic=t}": 11,
+        "nsqd_channel_dropped_total{channel=c,reason=ttl,topic=t}": 12,
+        "nsqd_channel_dropped_total{channel=c,reason=attempts,topic=t}": 13,
+        "nsqd_channel_dead_lettered_total{channel=c,topic=t}": 14,
         "nsqd_channel_depth{channel=c,store=memory,topic=t}": 6,
         "nsqd_channel_depth{channel=c,store=disk,topic=t}": 4,
         "nsqd_channel_in_flight{channel=c,topic=t}": 3,

@@ -12,7 +12,7 @@ from nsqd.transport.stats_text import (
     format_rfc3339,
     format_topic,
 )
-from tests.support.snapshots import channel_stats, client_stats, topic_stats
+from tests.support.snapshots import channel_stats, client_stats, make_losses, topic_stats
 
 CONNECTED_AT_S = 1_700_000_000
 
@@ -21,6 +21,12 @@ def test_topic() -> None:
     assert format_topic(topic_stats("p1", message_count=1)) == (
         "\n   [p1             ] depth: 0     be-depth: 0     msgs: 1        e2e%: \n"
     )
+
+
+def test_what_limits_have_cost_stands_at_the_end() -> None:
+    topic = topic_stats("p1", losses=make_losses(rejected=2, ttl=1, depth=2, dead_lettered=4))
+
+    assert format_topic(topic).endswith("e2e%:  rejected: 2     dropped: 3     dead: 4\n")
 
 
 def test_paused_topic() -> None:

@@ -16,7 +16,7 @@ from nsqd.transport.statsd import (
     percentile_names,
     spread_s,
 )
-from tests.support.snapshots import channel_stats, topic_stats
+from tests.support.snapshots import channel_stats, make_losses, topic_stats
 
 MEMORY = MemoryStats(1, 2, 3, 4, 5, 6, 7, 8, 9)
 
@@ -167,3 +167,18 @@ def test_packets_are_spread_over_the_interval_less_a_second(
     interval_s: float, expected_s: float
 ) -> None:
     assert spread_s(interval_s) == expected_s  # S-20
+
+
+def test_what_limits_have_cost_is_counted() -> None:
+    lines = make_lines()
+    channel = channel_stats("c", losses=make_losses(depth=3, ttl=2, attempts=1, dead_lettered=5))
+    topic = topic_stats("t", channel, losses=make_losses(rejected=7))
+
+    rendered = render(lines, topic)
+
+    assert "nsq.topic.t.rejected_count:7|c" in rendered
+    assert "nsq.topic.t.channel.c.dropped_depth_count:3|c" in rendered
+    assert "nsq.topic.t.channel.c.dropped_ttl_count:2|c" in rendered
+    assert "nsq.topic.t.channel.c.dropped_attempts_count:1|c" in rendered
+    assert "nsq.topic.t.channel.c.dead_lettered_count:5|c" in rendered
+    assert "nsq.topic.t.rejected_count:0|c" in render(lines, topic)
