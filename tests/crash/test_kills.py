@@ -35,3 +35,10 @@ async def test_kill_with_memory_queue_leaves_nothing_that_is_wrong(play_round: P
     tally = await play_round("memory-1")
 
     assert tally.kills
+
+
+@pytest.mark.parametrize("number", range(3))
+async def test_graceful_stop_loses_nothing_in_any_mode(play_round: Play, number: int) -> None:
+    tally = await play_round(f"stop-{number}")
+
+    assert tally.stops
