@@ -124,7 +124,7 @@ class Selection:
             each
             for queue in self.queues
             for each in queue.ranges(
-                is_from_earliest=self._parsed.origin is not Origin.BACKLOG,
+                is_from_earliest=self._parsed.origin.is_earliest,
                 includes_unsynced=self._parsed.includes_unsynced,
             )
         ]

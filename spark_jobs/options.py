@@ -41,8 +41,13 @@ class Origin(enum.Enum):
 
     BACKLOG = "backlog"  # at the persisted read position: what has not been consumed
     EARLIEST = "earliest"  # at the oldest record that is still there
-    ARCHIVE = "archive"  # the same, of the queues under archive/
+    ARCHIVE = "archive"  # at the read position of the queues under archive/: all that is kept
     LATEST = "latest"  # behind what is there, for streams
+
+    @property
+    def is_earliest(self) -> bool:
+        """Whether files before the read position count, too: consumed and not deleted yet."""
+        return self is Origin.EARLIEST
 
 
 class Table(enum.Enum):

@@ -100,7 +100,7 @@ def _queue_slices(queue: Queue, options: ReadOptions) -> Iterator[SegmentSlice]:
 
 def _segment_slices(queue: Queue, options: ReadOptions) -> Iterator[SegmentSlice]:
     ranges = queue.ranges(
-        is_from_earliest=options.origin is not Origin.BACKLOG,
+        is_from_earliest=options.origin.is_earliest,
         includes_unsynced=options.includes_unsynced,
     )
     for each in ranges:

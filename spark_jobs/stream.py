@@ -166,7 +166,10 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = {_key(queue): Position(*queue.synced_position()) for queue in queues}
         for queue in queues:
             self._held.hold(queue, ends[_key(queue)].segment)
-        begins = {_key(queue): first_position(queue, Origin.EARLIEST) for queue in queues}
+        # What nsqd gives up of an archive may be there for a moment yet, and nobody misses it.
+        is_archive = self._options.origin is Origin.ARCHIVE
+        origin = Origin.ARCHIVE if is_archive else Origin.EARLIEST
+        begins = {_key(queue): first_position(queue, origin) for queue in queues}
         return StreamOffset(ends, begins)
 
     def _find_queues(self) -> list[Queue]:
@@ -276,8 +279,10 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if len(numbers) > 1:
             text += f", and so was all up to segment {numbers[-1]}"
         if self._options.fails_on_data_loss:
+            is_archive = self._options.origin is Origin.ARCHIVE
+            hint = "keep more of it" if is_archive else "keep an archive"
             raise SegmentLostError(
-                f"{text}; set failOnDataLoss=false to go on without it, or let nsqd keep an archive"
+                f"{text}; set failOnDataLoss=false to go on without it, or let nsqd {hint}"
             )
         _logger.warning("%s", text)
 
@@ -287,7 +292,7 @@ def first_position(queue: Queue, origin: Origin) -> Position:
     synced = Position(*queue.synced_position())
     if origin is Origin.LATEST:
         return synced
-    if origin is Origin.BACKLOG and queue.metadata is not None:
+    if not origin.is_earliest and queue.metadata is not None:
         return Position(queue.metadata.read_file, queue.metadata.read_pos)
     if not queue.sizes:
         return synced

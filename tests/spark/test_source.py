@@ -263,7 +263,7 @@ def test_an_empty_directory_and_no_match_are_no_rows(spark: SparkSession, tmp_pa
 
 
 def test_the_archive(spark: SparkSession, tmp_path: Path) -> None:
-    write_queue(tmp_path / "archive", "t", [messages(0, 5)], read=(0, RECORD))
+    write_queue(tmp_path / "archive", "t", [messages(0, 3), messages(3, 5)], read=(1, 0))
 
     assert load(spark, tmp_path, **{"from": "archive"}).count() == 5
     assert load(spark, tmp_path).count() == 0

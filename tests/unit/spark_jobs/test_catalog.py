@@ -6,7 +6,7 @@ import pytest
 
 from diskqueue import layout
 from spark_jobs.catalog import Queue, find_queues, node_names
-from spark_jobs.options import Origin, ReadOptions, parse_read_options
+from spark_jobs.options import ReadOptions, parse_read_options
 from tests.spark.data_dirs import content, messages, write_metadata, write_queue, write_segment
 
 RECORD = 50  # 30 bytes and a body of 20
@@ -19,7 +19,7 @@ def find(path: Path, **options: str) -> list[Queue]:
 def ranges(queue: Queue, **options: str) -> list[tuple[int, int, int]]:
     parsed = parse_read_options({"path": "x"} | options)
     found = queue.ranges(
-        is_from_earliest=parsed.origin is not Origin.BACKLOG,
+        is_from_earliest=parsed.origin.is_earliest,
         includes_unsynced=parsed.includes_unsynced,
     )
     return [(each.number, each.start, each.end) for each in found]
@@ -145,14 +145,15 @@ def test_only_selected_queues(tmp_path: Path) -> None:
 
 
 def test_the_archive_is_a_directory_of_its_own(tmp_path: Path) -> None:
-    write_queue(tmp_path / "archive", "t", [messages(0, 2)], read=(0, RECORD))
+    # Segment 0 is what nsqd has given up and not deleted yet.
+    write_queue(tmp_path / "archive", "t", [messages(0, 2), messages(2, 2)], read=(1, 0))
     write_queue(tmp_path, "t", [messages(0, 1)])
 
     [queue] = find(tmp_path, **{"from": "archive"})
 
     assert queue.node == tmp_path.name
     assert queue.directory == str(tmp_path / "archive")
-    assert ranges(queue, **{"from": "archive"}) == [(0, 0, 2 * RECORD)]
+    assert ranges(queue, **{"from": "archive"}) == [(1, 0, 2 * RECORD)]
 
 
 def test_no_archive_is_an_empty_one(tmp_path: Path) -> None:

@@ -87,6 +87,33 @@ def test_or_elsewhere(origin: str, expected: int | None, tmp_path: Path) -> None
     assert query.batch() == bodies(5, 2)
 
 
+def test_an_archive_is_tailed_from_the_oldest_that_is_kept(tmp_path: Path) -> None:
+    """What nsqd has given up may be there for a moment; of a new topic too."""
+    directory = tmp_path / "archive"
+    write_queue(directory, "t", [messages(0, 3), messages(3, 2)], read=(1, 0))
+    query = Query(tmp_path, **{"from": "archive"})
+    assert query.batch() == bodies(3, 2)
+
+    write_queue(directory, "t", [messages(0, 3), messages(3, 2), messages(5, 1)], read=(2, 0))
+    write_queue(directory, "new", [messages(10, 1), messages(11, 1)], read=(1, 0))
+    assert query.batch() == bodies(11, 1) + bodies(5, 1)
+    assert query.batch() is None
+
+
+def test_an_archive_that_was_faster_than_the_stream(tmp_path: Path) -> None:
+    directory = tmp_path / "archive"
+    write_queue(directory, "t", [messages(0, 3)])
+    query = Query(tmp_path, **{"from": "archive"})
+    assert query.batch() == bodies(0, 3)
+
+    write_queue(directory, "t", [messages(0, 3), messages(3, 2), messages(5, 1)], read=(2, 0))
+    segment_path(directory, "t", 0).unlink()
+    segment_path(directory, "t", 1).unlink()
+
+    with pytest.raises(SegmentLostError, match=r"was deleted before .* let nsqd keep more of it$"):
+        query.batch()
+
+
 def test_growth_and_rolls_are_followed(tmp_path: Path) -> None:
     write_queue(tmp_path, "t", [messages(0, 2)])
     query = Query(tmp_path)
