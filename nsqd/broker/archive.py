@@ -1,13 +1,14 @@
 """Archives: what is published is also kept for a while, for replay and analysis.
 
 There is one `Archive` per topic, told of each batch that was published, and one `ArchiveKeeper` per
-broker, which owns the schedule. All disk work happens in rounds in a thread, one round at a time:
+broker, which owns the schedule. All disk work happens in threads, in rounds:
 
     publish -> add -> batches -> (encoded on the loop) -> chunks -> (a round) -> ArchiveLog -> sync
                       `---------- at most MAX_WAITING_BYTES ------'
 
 A round writes what has gathered for `GATHER_S` in all archives, so a thousand quiet topics cost one
-hop to a thread and not a thousand, and then syncs those that are due, for `SYNC_BUDGET_S` at most.
+hop to a thread and not a thousand. One round of writes and one of syncs may be under way at a time;
+an fsync takes as long as the disk needs for seconds of traffic, and no write waits for that.
 Publishing never waits for any of this. If the disk fails or is too slow, history waits in memory up
 to the bound, and what comes beyond is left out, counted and told in `health`.
 """
@@ -16,7 +17,6 @@ import functools
 import logging
 import math
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -43,8 +43,6 @@ ROUND_BYTES = 4 * 1024 * 1024
 MAX_WAITING_BYTES = 64 * 1024 * 1024
 # In how many archives a round writes; the others wait for the next.
 MAX_WRITES_PER_ROUND = 256
-# How long writes wait for the syncs of a round, if these are many.
-SYNC_BUDGET_S = 0.1
 # How long to wait after a failure.
 RETRY_S = 1.0
 # How often, within the time that is kept, to look for what is too old.
@@ -84,8 +82,10 @@ class Archive:
         self._chunks: deque[Chunk] = deque()
         # What the keeper has counted as waiting for us.
         self._counted_bytes = 0
-        # Held by whoever works on the files: a round, or the loop at the end.
+        # Held by whoever works on the files, but not during the long part of a sync.
         self._lock = threading.Lock()
+        # Held during a whole sync.
+        self._sync_lock = threading.Lock()
 
     # --- on the loop
 
@@ -187,23 +187,33 @@ class Archive:
                 self._write(now_ns)
             except OSError as error:
                 self.write_error = error
-                if isinstance(error, FileNotFoundError):
-                    self._log = None  # somebody has removed files: look again
+                if isinstance(error, FileNotFoundError) and self._log is not None:
+                    self._log.abandon()  # somebody has removed files: look again
+                    self._log = None
             else:
                 self.write_error = None
 
     def sync(self, now_ns: int) -> None:
         """Make all durable and delete what is too old; what goes wrong is in `sync_error`."""
-        with self._lock:
-            if self.is_closed or self._log is None:
-                return
+        with self._sync_lock:
             try:
-                self._log.trim(now_ns)
-                self._log.sync()
+                self._sync(now_ns)
             except OSError as error:
                 self.sync_error = error
             else:
                 self.sync_error = None
+
+    def _sync(self, now_ns: int) -> None:
+        with self._lock:
+            log = self._log
+            if self.is_closed or log is None:
+                return
+            log.trim(now_ns)
+            job = log.begin_sync()
+        error = job.run()
+        with self._lock:
+            if self._log is log and not self.is_closed:
+                log.end_sync(job, error)
 
     def close(self, now_ns: int) -> None:
         """Write and sync the rest, for the last time.
@@ -211,7 +221,8 @@ class Archive:
         Raises:
             OSError: a part of the history may be lost.
         """
-        with self._lock:
+        with self._sync_lock, self._lock:
+            self.is_closed = True
             self._write(now_ns)
             assert self._log is not None
             self._log.close()
@@ -256,26 +267,6 @@ def _split(batch: AnyBatch, max_bytes: int) -> Iterator[AnyBatch]:
     yield batch.part(start, len(batch.bodies))
 
 
-class _Round:
-    """What is done in one hop to a thread."""
-
-    def __init__(self, writes: list[Archive], syncs: list[Archive], now_ns: int) -> None:
-        self.writes = writes
-        self.syncs = syncs
-        self.synced_count = 0
-        self._now_ns = now_ns
-
-    def run(self) -> None:
-        for archive in self.writes:
-            archive.write(self._now_ns)
-        deadline = time.monotonic() + SYNC_BUDGET_S
-        for archive in self.syncs:
-            archive.sync(self._now_ns)
-            self.synced_count += 1
-            if time.monotonic() >= deadline:
-                return
-
-
 class ArchiveKeeper:
     """All archives of this node, and when their disk work is done."""
 
@@ -301,7 +292,9 @@ class ArchiveKeeper:
         if retention.max_age_s:
             self._tick_s = min(max(retention.max_age_s / TICKS_PER_AGE, MIN_TICK_S), MAX_TICK_S)
             self._next_tick = scheduler.time() + self._tick_s
-        self._round: _Round | None = None
+        # The archives that a thread works on now.
+        self._writing: list[Archive] | None = None
+        self._syncing: list[Archive] | None = None
         self._timer: Timer | None = None
         self._timer_when = math.inf
         self._is_closed = False
@@ -339,7 +332,7 @@ class ArchiveKeeper:
                 logger.error("ARCHIVE: the disk does not keep up, history will have gaps")
             return False
         self._waiting_bytes += size_bytes
-        if self._waiting_bytes >= ROUND_BYTES:
+        if self._waiting_bytes >= ROUND_BYTES and self._writing is None:
             self._arm(self._scheduler.time())
         return True
 
@@ -347,7 +340,8 @@ class ArchiveKeeper:
         """There is something to write."""
         now = self._scheduler.time()
         self._waiting.setdefault(archive, now)
-        self._arm(now + GATHER_S)
+        if self._writing is None:
+            self._arm(now + GATHER_S)
 
     def forget(self, archive: Archive) -> None:
         """An archive is going to be deleted."""
@@ -371,8 +365,8 @@ class ArchiveKeeper:
     # --- rounds
 
     def _arm(self, when: float) -> None:
-        """Begin a round at that time, unless one begins earlier or is under way."""
-        if self._round is not None or self._is_closed:
+        """Look at that time, unless it is done earlier anyway, for what there is to do."""
+        if self._is_closed:
             return
         if self._timer is not None:
             if self._timer_when <= when:
@@ -383,12 +377,14 @@ class ArchiveKeeper:
 
     def _arm_next(self) -> None:
         now = self._scheduler.time()
-        when = self._next_tick
-        if self._waiting:
+        when = math.inf
+        if self._waiting and self._writing is None:
             gather_s = GATHER_S if self._waiting_bytes < ROUND_BYTES else 0.0
-            when = min(when, max(min(self._waiting.values()), now) + gather_s)
-        if self._sync_due:
-            when = min(when, next(iter(self._sync_due.values())))
+            when = max(min(self._waiting.values()), now) + gather_s
+        if self._syncing is None:
+            when = min(when, self._next_tick)
+            if self._sync_due:
+                when = min(when, next(iter(self._sync_due.values())))
         if when < math.inf:
             self._arm(max(when, now))
 
@@ -396,20 +392,42 @@ class ArchiveKeeper:
         self._timer = None
         now = self._scheduler.time()
         now_ns = self._scheduler.wall_time_ns()
+        if self._writing is None:
+            self._begin_writing(now, now_ns)
+        if self._syncing is None:
+            self._begin_syncing(now, now_ns)
+        self._arm_next()
+
+    def _begin_writing(self, now: float, now_ns: int) -> None:
         ready = (archive for archive, when in self._waiting.items() if when <= now)
         writes = list(islice(ready, MAX_WRITES_PER_ROUND))
+        if not writes:
+            return
         for archive in writes:
             del self._waiting[archive]
             archive.take()
+        self._writing = writes
+
+        def write() -> None:
+            for archive in writes:
+                archive.write(now_ns)
+
+        self._scheduler.run_in_thread(write, self._end_writing)
+
+    def _begin_syncing(self, now: float, now_ns: int) -> None:
         syncs = list(takewhile(lambda archive: self._sync_due[archive] <= now, self._sync_due))
         if now >= self._next_tick:
             self._next_tick = now + self._tick_s
-            syncs += self._find_expired(now_ns)
-        if not writes and not syncs:
-            self._arm_next()
+            syncs = list(dict.fromkeys([*syncs, *self._find_expired(now_ns)]))
+        if not syncs:
             return
-        self._round = _Round(writes, list(dict.fromkeys(syncs)), now_ns)
-        self._scheduler.run_in_thread(self._round.run, self._end)
+        self._syncing = syncs
+
+        def sync() -> None:
+            for archive in syncs:
+                archive.sync(now_ns)
+
+        self._scheduler.run_in_thread(sync, self._end_syncing)
 
     def _find_expired(self, now_ns: int) -> list[Archive]:
         return [
@@ -418,20 +436,29 @@ class ArchiveKeeper:
             if (expires_ns := archive.expires_ns) is not None and expires_ns < now_ns
         ]
 
-    def _end(self, error: OSError | None) -> None:
-        assert error is None, "a round keeps its errors"
-        ended, self._round = self._round, None
-        assert ended is not None
+    def _end_writing(self, error: OSError | None) -> None:
+        assert error is None, "archives keep their errors"
+        writes, self._writing = self._writing, None
+        assert writes is not None
         if self._is_closed:
             return
         now = self._scheduler.time()
-        for archive in ended.writes:
+        for archive in writes:
             self._note_written(archive, now)
-        for archive in ended.syncs[: ended.synced_count]:
-            self._note_synced(archive, now)
         if self._has_overflowed and self._waiting_bytes <= MAX_WAITING_BYTES // 2:
             self._has_overflowed = False
             logger.warning("ARCHIVE: goes on, messages_dropped=%d so far", self.dropped_count)
+        self._arm_next()
+
+    def _end_syncing(self, error: OSError | None) -> None:
+        assert error is None, "archives keep their errors"
+        syncs, self._syncing = self._syncing, None
+        assert syncs is not None
+        if self._is_closed:
+            return
+        now = self._scheduler.time()
+        for archive in syncs:
+            self._note_synced(archive, now)
         self._arm_next()
 
     def _note_written(self, archive: Archive, now: float) -> None:
@@ -449,7 +476,7 @@ class ArchiveKeeper:
             return
         self._sync_due.pop(archive, None)
         if archive.is_dirty:
-            # It failed: at once it would only fail again.
+            # It failed, and at once it would only fail again; or more was written meanwhile.
             self._sync_due[archive] = now + self._disk.sync_timeout_s
         self._note_health(archive)
 

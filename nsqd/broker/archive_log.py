@@ -8,9 +8,11 @@ an eighth of the time.
     deleted | segment | segment | segment | segment being written |
             ^ READ of the metadata                                ^ WRITE
 
-Everything here blocks, and is called by one thread at a time. A write that fails leaves no trace. A
-sync makes the records durable, then replaces the metadata, then deletes, as `diskqueue.sync_job`
-does; after a crash `diskqueue.recovery` finds what was appended since, up to the last whole record.
+Everything here blocks, and is called by one thread at a time, but for the long part of a sync, the
+fsync of what was written: that is a job on descriptors of its own, and more is appended meanwhile.
+A write that fails leaves no trace. A sync makes the records durable, then replaces the metadata,
+then deletes, as `diskqueue.sync_job` does; after a crash `diskqueue.recovery` finds what was
+appended since, up to the last whole record.
 """
 
 import contextlib
@@ -108,6 +110,33 @@ class _Segment:
         self.newest_ns = max(self.newest_ns, chunk.newest_ns)
         if self.record_count is not None:
             self.record_count += chunk.record_count
+
+
+class SyncJob:
+    """The part of a sync that takes long, and may run while more is appended."""
+
+    def __init__(self, fds: list[int], position: tuple[int, int], record_count: int) -> None:
+        """Args:
+        fds: of its own.
+        position: where what becomes durable ends.
+        record_count: how many records become durable.
+        """
+        self.position = position
+        self.record_count = record_count
+        self._fds = fds
+
+    def run(self) -> OSError | None:
+        """Make it durable; return why it may not be."""
+        failure: OSError | None = None
+        for fd in self._fds:
+            try:
+                os.fsync(fd)
+            except OSError as error:
+                failure = failure or error
+            finally:
+                os.close(fd)
+        self._fds.clear()
+        return failure
 
 
 class ArchiveLog:
@@ -227,18 +256,47 @@ class ArchiveLog:
             has_dropped = True
         return has_dropped
 
-    def sync(self) -> None:
-        """Make everything durable, and delete what was given up.
+    def begin_sync(self) -> "SyncJob":
+        """Return what makes everything durable that was appended so far; `end_sync` takes it back.
+
+        Raises:
+            OSError: the process has no descriptors left.
+        """
+        newest = self._segments[-1]
+        current_fd = os.dup(self._fd) if self._fd >= 0 else -1
+        fds, self._completed_fds = self._completed_fds, []
+        if current_fd >= 0:
+            fds.append(current_fd)
+        return SyncJob(fds, (newest.number, newest.size), self._unsynced_count)
+
+    def end_sync(self, job: "SyncJob", error: OSError | None) -> None:
+        """Note what is durable now, and delete what was given up.
 
         Raises:
             OSError: it may not be durable, or a file could not be deleted.
         """
-        self._fsync_files()
+        if error is not None:
+            # The kernel may have dropped pages, and nothing more shall stand behind them.
+            if self._segments[-1].size:
+                self._begin_segment()
+            raise error
+        self._synced = job.position
+        self._unsynced_count -= job.record_count
         newest = self._segments[-1]
-        self._synced = newest.number, newest.size
-        self._unsynced_count = 0
+        has_more = (newest.number, newest.size) != job.position
+        if not has_more:
+            self._close_files()  # most archives write now and then
         self.delete_dropped()
-        self._is_dirty = False
+        self._is_dirty = has_more
+
+    def sync(self) -> None:
+        """Make everything durable, and delete what was given up, in one go.
+
+        Raises:
+            OSError: it may not be durable, or a file could not be deleted.
+        """
+        job = self.begin_sync()
+        self.end_sync(job, job.run())
 
     def delete_dropped(self) -> None:
         """Delete what was given up, but don't wait for what was written to be durable.
@@ -284,6 +342,10 @@ class ArchiveLog:
                 os.unlink(path)
         layout.fsync_directory(self._directory)
 
+    def abandon(self) -> None:
+        """Let go of the files as they are."""
+        self._close_files()
+
     # --- one segment after the other
 
     def _wants_new_segment(self, chunk: Chunk, now_ns: int) -> bool:
@@ -301,24 +363,6 @@ class ArchiveLog:
             self._completed_fds.append(self._fd)
             self._fd = -1
         self._segments.append(_Segment(self._segments[-1].number + 1))
-
-    def _fsync_files(self) -> None:
-        """Make durable what was written, and close the files: most archives write now and then.
-
-        Raises:
-            OSError: it may not be durable. Another segment is begun, as the kernel may have dropped
-                pages, and nothing more shall stand behind them.
-        """
-        try:
-            for fd in [*self._completed_fds, self._fd]:
-                if fd >= 0:
-                    os.fsync(fd)
-        except OSError:
-            if self._segments[-1].size:
-                self._begin_segment()
-            raise
-        finally:
-            self._close_files()
 
     def _close_files(self) -> None:
         for fd in [*self._completed_fds, self._fd]:

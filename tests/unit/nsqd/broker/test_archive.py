@@ -208,6 +208,29 @@ def test_what_comes_during_a_round_goes_into_the_next(rig: ArchiveRig) -> None:
     assert rig.bodies() == [b"first", b"second"]
 
 
+def test_writes_do_not_wait_for_a_sync(rig: ArchiveRig) -> None:
+    rig.publish(b"first")
+    rig.advance(GATHER_S)
+    rig.scheduler.holds_threads = True
+    rig.advance(SYNC_S)
+    assert len(rig.scheduler.held_work) == 1, "the sync"
+
+    rig.publish(b"second")
+    rig.advance(GATHER_S)
+    assert len(rig.scheduler.held_work) == 2
+    sync = rig.scheduler.held_work.popleft()
+    rig.scheduler.finish_thread()
+    rig.settle()
+
+    assert rig.stats().message_count == 2
+    rig.scheduler.held_work.append(sync)
+    rig.scheduler.finish_thread()
+    rig.scheduler.holds_threads = False
+    rig.advance(SYNC_S)
+    assert rig.bodies() == [b"first", b"second"]
+    assert rig.scheduler.pending_timers == []
+
+
 def test_synced_after_the_timeout_then_quiet(rig: ArchiveRig) -> None:
     rig.publish(b"x")
     rig.advance(GATHER_S)

@@ -326,6 +326,41 @@ def test_a_failed_fsync_ends_the_segment(tmp_path: Path, monkeypatch: pytest.Mon
     assert read_numbers(tmp_path) == [0, 1]
 
 
+def test_what_is_appended_during_a_sync_waits_for_the_next(tmp_path: Path) -> None:
+    log = open_log(tmp_path, max_bytes=2**30, max_bytes_per_file=RECORD_BYTES * 2)
+    write(log, range(3))
+
+    job = log.begin_sync()
+    write(log, range(3, 6))
+    assert job.run() is None
+    log.end_sync(job, None)
+
+    metadata = layout.read_metadata(str(tmp_path / "archive"), NAME)
+    assert metadata == layout.Metadata(3, 0, 0, 1, RECORD_BYTES)
+    assert log.is_dirty
+    check(tmp_path)
+    log.close()
+    metadata = layout.read_metadata(str(tmp_path / "archive"), NAME)
+    assert metadata == layout.Metadata(6, 0, 0, 2, 2 * RECORD_BYTES)
+    assert read_numbers(tmp_path) == list(range(6))
+
+
+def test_what_is_deleted_during_a_sync_stays_deleted(tmp_path: Path) -> None:
+    log = open_log(tmp_path, max_bytes=2 * MIN_SEGMENT_BYTES)
+    write(log, range(PER_SEGMENT))
+
+    job = log.begin_sync()
+    write(log, range(PER_SEGMENT, 5 * PER_SEGMENT))
+    assert job.run() is None
+    log.end_sync(job, None)
+
+    check(tmp_path)
+    numbers = read_numbers(tmp_path)
+    assert numbers == list(range(numbers[0], 5 * PER_SEGMENT))
+    log.close()
+    assert log.record_count == len(numbers)
+
+
 def test_a_stray_segment_is_set_aside(tmp_path: Path) -> None:
     log = open_log(tmp_path, max_bytes=2**30, max_bytes_per_file=RECORD_BYTES)
     write(log, [0])
