@@ -11,6 +11,7 @@ makes the records durable and nothing else, which is one fsync; the read positio
 """
 
 import logging
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from diskqueue import DiskQueue, SyncJob
+from diskqueue import DiskQueue, SyncJob, layout
 from diskqueue.envelope import HEADER_BYTES
 from nsqd.broker.batch import StoredBatch
 from nsqd.broker.due_log import DueLog
@@ -32,6 +33,7 @@ MAX_STORED_BYTES = 2**31 - 1
 # With --sync-every=1 finished messages are noted on disk this soon: not at each FIN, which would
 # take the disk from the publishes that wait for it.
 PROMPT_METADATA_S = 0.1
+_NO_RECORDS = layout.Metadata(depth=0, read_file=0, read_pos=0, write_file=0, write_pos=0)
 _NO_TIMES: Mapping[bytes, int] = {}
 
 
@@ -82,6 +84,9 @@ class Backend(Protocol):
         Raises:
             OSError: they are not all remembered.
         """
+
+    def leave_trace(self) -> None:
+        """Leave a file by which a new queue without records is found after a crash."""
 
     def empty(self) -> None:
         """Forget all records."""
@@ -138,6 +143,7 @@ class DiskBackend:
         )
         self._due_log = DueLog(settings.data_path, name, scheduler.wall_time_ns())
         self._name = name
+        self._data_path = os.fspath(settings.data_path)
         self._scheduler = scheduler
         self._on_write = on_write
         self._sync_times = sync_times
@@ -236,6 +242,17 @@ class DiskBackend:
     def replace_due_times(self, due_times: Mapping[bytes, int]) -> None:
         """Remember these due times and no others, before a close."""
         self._due_log.replace(due_times, self._scheduler.wall_time_ns())
+
+    def leave_trace(self) -> None:
+        """Leave a file by which a new queue without records is found after a crash."""
+        path = layout.metadata_path(self._data_path, self._name)
+        if os.path.exists(path):
+            return
+        try:
+            layout.write_atomically(path, layout.format_metadata(_NO_RECORDS))
+        except OSError as error:
+            logger.error("DISKQUEUE(%s): failed to leave a trace - %s", self._name, error)  # noqa: TRY400 - no traceback
+            self._on_write(error)
 
     def empty(self) -> None:
         """Forget all records."""
@@ -372,6 +389,9 @@ class NullBackend:
         return 0
 
     def replace_due_times(self, due_times: Mapping[bytes, int]) -> None:
+        """Nothing comes back after a restart."""
+
+    def leave_trace(self) -> None:
         """Nothing comes back after a restart."""
 
     def empty(self) -> None:

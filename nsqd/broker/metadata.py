@@ -109,7 +109,7 @@ def load(data_path: Path) -> list[TopicRecord]:
 
 
 def add_found(topics: Iterable[TopicRecord], data_path: Path) -> list[TopicRecord]:
-    """Return the topics and channels of nsqd.dat, and those that only their messages tell of.
+    """Return the topics and channels of nsqd.dat, and those that only their files tell of.
 
     Raises:
         OSError: the directory can't be listed.
@@ -119,7 +119,8 @@ def add_found(topics: Iterable[TopicRecord], data_path: Path) -> list[TopicRecor
     known = {(topic.name, channel.name) for topic in records for channel in topic.channels}
     for name, files in list_queues(data_path).items():
         topic_name, channel_name = split_queue_name(name)
-        if not any(files.segments.values()) or not _is_kept(topic_name, channel_name):
+        has_content = files.has_metadata or any(files.segments.values())
+        if not has_content or not _is_kept(topic_name, channel_name):
             continue
         if channel_name is None:
             is_known = topic_name in paused
@@ -128,7 +129,7 @@ def add_found(topics: Iterable[TopicRecord], data_path: Path) -> list[TopicRecor
             is_known = (topic_name, channel_name) in known
             channels = (ChannelRecord(channel_name, is_paused=False),)
         if not is_known:
-            logger.warning("found messages of a queue that %s does not know: %s", FILE_NAME, name)
+            logger.warning("found files of a queue that %s does not know: %s", FILE_NAME, name)
             records.append(TopicRecord(topic_name, paused.setdefault(topic_name, False), channels))
     return records
 

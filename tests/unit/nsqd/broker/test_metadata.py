@@ -217,9 +217,17 @@ def test_what_is_ephemeral_or_has_no_name_is_not_found(tmp_path: Path, name: str
     assert metadata.add_found([], tmp_path) == []
 
 
+def test_a_queue_without_messages_is_found_by_its_metadata(tmp_path: Path) -> None:
+    (tmp_path / "t:c.diskqueue.meta.dat").write_text("0\n0,0\n0,0\n")
+
+    [topic] = metadata.add_found([], tmp_path)
+
+    assert topic == TopicRecord("t", False, (ChannelRecord("c", False),))
+
+
 def test_files_without_messages_are_not_found(tmp_path: Path) -> None:
     write_segment(tmp_path, "empty", b"")
-    (tmp_path / "gone.diskqueue.meta.dat").write_text("0\n0,0\n0,0\n")
+    (tmp_path / "due.diskqueue.due").write_bytes(b"entries")
     (tmp_path / "bad.diskqueue.000000.dat.bad").write_bytes(b"records")
 
     assert metadata.add_found([], tmp_path) == []

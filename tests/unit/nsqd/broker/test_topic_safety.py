@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from nsqd.broker import metadata
 from tests.support.broker_rig import BrokerRig
 
 BODIES = [b"%d" % number for number in range(5)]
@@ -46,4 +47,22 @@ def test_an_ephemeral_channel_takes_a_backlog_on_disk_into_memory(rig: BrokerRig
     client = rig.client("c#ephemeral")
 
     assert client.bodies == BODIES
+    assert rig.broker.close() == []
+
+
+def test_a_new_channel_is_found_after_a_crash_if_the_topic_holds_its_share(
+    rig: BrokerRig, tmp_path: Path
+) -> None:
+    """Whatever nsqd.dat knows of it by then."""
+    rig.topic().pause()
+    rig.channel("c")
+
+    crashed = tmp_path / "crashed"
+    shutil.copytree(rig.data_path, crashed)
+    found = metadata.add_found([], crashed)
+
+    assert {(topic.name, *(each.name for each in topic.channels)) for topic in found} == {
+        ("t",),
+        ("t", "c"),
+    }
     assert rig.broker.close() == []
