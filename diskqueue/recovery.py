@@ -15,8 +15,9 @@ The sidecar (`finished`) tells which records behind the read position need not b
 as far as it can be believed. If it is newer than the metadata (killed between the two), its read
 position counts.
 
-Without usable metadata all segments that exist are delivered, and writing starts behind them. The
-caller owns what `recover` returns; this module has no state.
+Without usable metadata all segments that exist are delivered, and writing starts behind them; what
+is missing between them is not told again. The caller owns what `recover` returns; this module has
+no state.
 """
 
 import contextlib
@@ -131,9 +132,19 @@ def _recover_by_scan(
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
     states = [SegmentState(number, size, exists=True) for number, size in files.segments.items()]
+    # Nobody can say any more whether these were deleted before older ones or are lost. It is told
+    # here, once.
+    gaps = [
+        (older.number + 1, newer.number - 1)
+        for older, newer in itertools.pairwise(states)
+        if newer.number > older.number + 1
+    ]
     if states:
         logger.warning(
-            "diskqueue recovered without metadata queue=%s segments=%d", name, len(states)
+            "diskqueue recovered without metadata queue=%s segments=%d missing=%d",
+            name,
+            len(states),
+            sum(last + 1 - first for first, last in gaps),
         )
     if not states:
         states = [SegmentState(0)]
@@ -148,6 +159,7 @@ def _recover_by_scan(
         consumed=[],
         durable_text=None,
         has_sidecar=files.has_finished,
+        gaps=gaps,
     )
 
 

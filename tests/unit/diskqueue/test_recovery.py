@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from diskqueue import DiskQueue
+from diskqueue.__main__ import main
 from diskqueue.layout import QueueFiles, list_queues
 from tests.unit.diskqueue.queue_files import (
     RECORD_BYTES,
@@ -156,6 +157,27 @@ def test_unusable_metadata_overwrites_nothing(tmp_path: Path, text: str | None) 
     assert numbers(consume(queue)) == list(range(6))
     queue.close()
     assert read_metadata(tmp_path) == (0, 6, 0, 6, 0)
+
+
+def test_gaps_found_without_metadata_are_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They may be segments that were deleted before older ones, which only the metadata led to."""
+    write_segment(tmp_path, 2, records(0, 3))
+    write_segment(tmp_path, 5, records(3, 2))
+    with caplog.at_level(logging.WARNING):
+        open_queue(tmp_path).close()
+    assert "segments=2 missing=2" in caplog.text
+    caplog.clear()
+
+    with caplog.at_level(logging.WARNING):
+        queue = open_queue(tmp_path)
+
+    assert caplog.text == ""
+    assert main(["check", str(tmp_path)]) == 0
+    assert (queue.depth, numbers(consume(queue))) == (5, [0, 1, 2, 3, 4])
+    queue.close()
+    assert names(tmp_path) == ["meta.dat"]
 
 
 def test_unparseable_metadata_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
