@@ -20,6 +20,8 @@ import nsqd
 from nsqd import options as option_checks
 from nsqd.broker import metadata
 from nsqd.broker.broker import Broker
+from nsqd.broker.disk_watch import DiskWatch
+from nsqd.broker.health import FULL_ERRNOS
 from nsqd.broker.message_id import MessageIdFactory
 from nsqd.flags import OptionsError, version_text
 from nsqd.logs import fatal_line
@@ -53,6 +55,7 @@ from nsqd.transport.lookup_peer import PeerSettings
 from nsqd.transport.metadata_store import MetadataStore
 from nsqd.transport.node import Node
 from nsqd.transport.statsd import make_statsd
+from nsqd.transport.tasks import start_task
 from nsqd.transport.tcp import V2Connection
 from nsqd.transport.tcp_settings import TcpSettings
 
@@ -79,6 +82,7 @@ class Daemon:
         self._tcp_server: asyncio.Server | None = None
         self._http_servers: list[HttpServer] = []
         self._drain: Drain | None = None
+        self._disk_watch: DiskWatch | None = None
         self._statsd_task: asyncio.Task[None] | None = None
         self._connections: set[V2Connection] = set()
         self._auth_threads: ThreadPoolExecutor | None = None
@@ -118,7 +122,10 @@ class Daemon:
             raise StartError(f"failed to instantiate nsqd - {error}") from error
         logger.info("%s", version_text("nsqd"))
         logger.info("ID: %d", self._options.node_id)
-        self._make_broker()
+        try:
+            self._make_broker()
+        except OSError as error:
+            raise StartError(f"failed to look at data-path - {error}") from error
         await self._load_metadata()
         self._start_registration()
         await self._serve()
@@ -152,12 +159,17 @@ class Daemon:
             await server.close()
         for listener in self._listeners.values():
             listener.close()
+        self._stop_disk_watch()
         if hasattr(self, "metadata"):  # else nothing was loaded, and what is there must stay
             await self.metadata.close()
             self._save_everything()
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+    def _stop_disk_watch(self) -> None:
+        if self._disk_watch is not None:
+            self._disk_watch.stop()
 
     def _save_everything(self) -> None:
         logger.info("NSQ: persisting topic/channel metadata to %s", self._metadata_path)
@@ -210,7 +222,14 @@ class Daemon:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._handle_exception)
         ids = MessageIdFactory(options.node_id, floor_ns=newest_change_ns(self._data_path))
-        self.broker = Broker(broker_settings(options), LoopScheduler(loop), ids)
+        scheduler = LoopScheduler(loop)
+        self.broker = Broker(broker_settings(options), scheduler, ids)
+        self._disk_watch = DiskWatch(
+            *(self._data_path, self.broker.disk_health, scheduler),
+            min_free_bytes=options.min_free_disk,
+            refuse=self.broker.refuse_publishes,
+        )
+        self._disk_watch.start()
 
     async def _load_metadata(self) -> None:
         try:
@@ -226,7 +245,10 @@ class Daemon:
             text = metadata.encode(self.broker.records(), nsqd.PROTOCOL_VERSION)
             metadata.save(self._data_path, text)
         except OSError as error:
-            raise StartError(f"failed to persist metadata - {error}") from error
+            if error.errno not in FULL_ERRNOS:
+                raise StartError(f"failed to persist metadata - {error}") from error
+            # Only consumers can make room on a full disk, and they need us to.
+            self.metadata.refused(error)
         self.broker.listeners.append(self.metadata.on_change)
 
     @property
@@ -240,9 +262,7 @@ class Daemon:
         )
         self.broker.listeners.append(self.registration.on_change)
         self.broker.starter = self.registration.start_topic
-        task = asyncio.get_running_loop().create_task(self.registration.run(), name="registration")
-        task.add_done_callback(_report_failure)
-        self._registration_task = task
+        self._registration_task = start_task(self.registration.run(), "registration")
 
     def _lookup_settings(self) -> LookupSettings:
         options = self._options
@@ -271,8 +291,7 @@ class Daemon:
         await self._serve_http(node, before)
         statsd = make_statsd(node)
         if statsd is not None:
-            self._statsd_task = asyncio.get_running_loop().create_task(statsd.run(), name="statsd")
-            self._statsd_task.add_done_callback(_report_failure)
+            self._statsd_task = start_task(statsd.run(), "statsd")
 
     def _make_node(self) -> Node:
         self._drain = Drain(
@@ -377,13 +396,6 @@ class Daemon:
         loop.default_exception_handler(context)
         logger.critical("stopping after an internal error: %s", context.get("message"))
         self.request_stop(1)
-
-
-def _report_failure(task: asyncio.Task[None]) -> None:
-    """Treat what ended a task as what escapes a callback."""
-    if not task.cancelled() and (error := task.exception()) is not None:
-        message = f"task {task.get_name()} failed"
-        task.get_loop().call_exception_handler({"message": message, "exception": error})
 
 
 async def _end(task: asyncio.Task[None] | None) -> None:

@@ -367,6 +367,15 @@ class Options:
         minimum=0,
         heading="Extensions (not in NSQ)",
     )
+    min_free_disk: int = flag(
+        "min-free-disk",
+        0,
+        INT,
+        "refuse publishes while less than this is free on the disk of --data-path, so that what"
+        " was taken before can still be saved; 0 is no limit",
+        minimum=0,
+        noun="bytes",
+    )
     max_connections: int = flag(
         "max-connections",
         0,

@@ -127,9 +127,11 @@ class DiskBackend:
         on_write: Callable[[OSError | None], object],
         sync_times: Histogram | None = None,
         receipts: Receipts | None = None,
+        on_repeat: Callable[[str, OSError | None], object] | None = None,
     ) -> None:
         """Args:
-        on_write: told how each write to disk ended: the daemon's health.
+        on_write: told how each append ended: the daemon's health.
+        on_repeat: told how a sync or a read ended that failed, or had failed before.
         sync_times: gets the duration of each sync in seconds.
         receipts: told of each append; what it hands out is settled here.
         """
@@ -146,6 +148,7 @@ class DiskBackend:
         self._data_path = os.fspath(settings.data_path)
         self._scheduler = scheduler
         self._on_write = on_write
+        self._on_repeat = on_repeat
         self._sync_times = sync_times
         self._receipts = receipts or Receipts(needs_sync=False)
         self._is_prompt = self._receipts.needs_sync
@@ -159,6 +162,7 @@ class DiskBackend:
         self._is_start_scheduled = False
         self._wants_metadata = False
         self._has_sync_failed = False  # then the next one waits for the timer
+        self._has_read_failed = False
         self._is_closed = False
         # Appends are numbered, so that a receipt waits for a sync that covers its own.
         self._append_number = 0
@@ -216,7 +220,15 @@ class DiskBackend:
 
     def read(self, max_records: int, max_bytes: int) -> StoredBatch | None:
         """Read the next records, or None if there are none."""
-        records = self._queue.read(max_records, max_bytes)
+        try:
+            records = self._queue.read(max_records, max_bytes)
+        except OSError as error:
+            self._has_read_failed = True
+            self._tell("read", error)
+            raise
+        if self._has_read_failed:
+            self._has_read_failed = False
+            self._tell("read", None)
         if records is None:
             self._changed()  # what was left may have been quarantined, which wants a sync
             return None
@@ -271,6 +283,8 @@ class DiskBackend:
     def delete(self) -> None:
         """Remove the files."""
         self.stop()
+        for verb in ("sync", "read"):
+            self._tell(verb, None)
         try:
             self._due_log.remove()
         finally:
@@ -323,6 +337,8 @@ class DiskBackend:
             return
         if self._job is None:
             self._settle(self._covered_number, None)
+            if self._has_sync_failed:
+                self._sync_succeeded()  # what it was about has been emptied or undone
             return
         self._sync_started = time.perf_counter()
         self._scheduler.run_in_thread(self._job.run, self._synced)
@@ -340,9 +356,8 @@ class DiskBackend:
         self._settle(self._covered_number, None if are_records_safe else error)
         if error is not None:
             self._sync_failed(error)
-        elif self._has_sync_failed:
-            self._has_sync_failed = False
-            self._on_write(None)
+        elif self._has_sync_failed and job.text is not None:
+            self._sync_succeeded()
         if self._wants_metadata or (self._is_prompt and self._waiting):
             self._start()
         elif self._queue.unsynced_count:
@@ -357,8 +372,16 @@ class DiskBackend:
         """Tell, and try again after the timeout: at once would only fail again, and again."""
         logger.error("DISKQUEUE(%s): failed to sync - %s", self._name, error)
         self._has_sync_failed = True
-        self._on_write(error)
+        self._tell("sync", error)
         self._changed()
+
+    def _sync_succeeded(self) -> None:
+        self._has_sync_failed = False
+        self._tell("sync", None)
+
+    def _tell(self, verb: str, error: OSError | None) -> None:
+        if self._on_repeat is not None:
+            self._on_repeat(f"{verb} {self._name}", error)
 
 
 class NullBackend:

@@ -6,13 +6,15 @@ It makes topics and channels with the settings they need, so that nothing below 
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 from nsqd.broker.archive import ArchiveKeeper
 from nsqd.broker.archive_log import NO_RETENTION, Retention
 from nsqd.broker.backend import DiskBackend, DiskSettings, NullBackend
 from nsqd.broker.channel import Channel, ChannelSettings
-from nsqd.broker.errors import ClosedError
+from nsqd.broker.errors import ClosedError, DrainingError
+from nsqd.broker.health import Health
 from nsqd.broker.histogram import Histogram
 from nsqd.broker.limit_book import LimitBook
 from nsqd.broker.limits import NO_LIMITS, NO_OVERRIDES, Limits
@@ -26,7 +28,6 @@ from nsqd.protocol.names import is_ephemeral, is_valid_channel_name, is_valid_to
 
 logger = logging.getLogger(__name__)
 
-HEALTHY = "OK"
 EPHEMERAL_HANDOVER_COUNT = 1024
 SYNC_TIME_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
@@ -64,7 +65,7 @@ class Broker:
         self, settings: BrokerSettings, scheduler: Scheduler, ids: MessageIdFactory
     ) -> None:
         self.topics: dict[str, Topic] = {}
-        self.health = HEALTHY
+        self.disk_health = Health()
         # Told of each topic (channel None) or channel that has come or gone, after the fact.
         self.listeners: list[Callable[[Topic, Channel | None], object]] = []
         # Starts each new topic, at once or when it knows which channels the cluster has.
@@ -83,11 +84,18 @@ class Broker:
         self.limits = LimitBook(settings.limits, self.topics, scheduler, self._publish)
         # Go syncs after so many records, and answers before that; we answer after.
         self._receipts = Receipts(needs_sync=settings.disk.sync_every == 1)
+        # Makes the error that publishes are refused with, while they are.
+        self._refusal: Callable[[], Exception] | None = None
+
+    @property
+    def health(self) -> str:
+        """`OK`, or `NOK - ` and the reason."""
+        return self.disk_health.status
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the last write to disk went well."""
-        return self.health == HEALTHY
+        """Whether the disk does what it is asked to."""
+        return self.disk_health.is_healthy
 
     @property
     def now(self) -> float:
@@ -128,9 +136,21 @@ class Broker:
 
     def drain(self) -> None:
         """Take no new messages from here on; those that are here go on to the consumers."""
+        self.refuse_publishes(DrainingError)
         self.is_draining = True
+
+    def refuse_publishes(self, refusal: Callable[[], Exception] | None) -> None:
+        """Refuse what is published with errors that `refusal` makes; with None take it again."""
+        if self.is_draining:
+            return  # that is never taken back
+        self._refusal = refusal
         for topic in self.topics.values():
-            topic.takes_messages = False
+            self._open_or_shut(topic)
+
+    def _open_or_shut(self, topic: Topic) -> None:
+        topic.takes_messages = self._refusal is None
+        if self._refusal is not None:
+            topic.refusal = self._refusal
 
     def load(self, records: Iterable[TopicRecord]) -> None:
         """Make the topics and channels of nsqd.dat; each starts once its channels are there."""
@@ -207,7 +227,7 @@ class Broker:
             lambda channel_name: self._make_channel(name, channel_name),
             self._receipts,
         )
-        topic.takes_messages = not self.is_draining
+        self._open_or_shut(topic)
         if self.archives is not None and not topic.is_ephemeral:
             topic.archive = self.archives.open(name)
         topic.on_channel_change = lambda channel: self._announce(topic, channel)
@@ -234,13 +254,14 @@ class Broker:
         if not is_kept:
             # What is ephemeral has no disk to go to: without a memory queue it still needs hands.
             return MessageQueue(settings.mem_queue_size or EPHEMERAL_HANDOVER_COUNT, NullBackend())
+        health = self.disk_health
         backend = DiskBackend(
-            *(name, settings.disk, self._scheduler, self._wrote, self.sync_times, self._receipts)
+            *(name, settings.disk, self._scheduler, partial(health.wrote, name)),
+            sync_times=self.sync_times,
+            on_repeat=health.repeated,
+            receipts=self._receipts,
         )
         return MessageQueue(settings.mem_queue_size, backend)
-
-    def _wrote(self, error: OSError | None) -> None:
-        self.health = HEALTHY if error is None else f"NOK - {error}"
 
     def _announce(self, topic: Topic, channel: Channel | None) -> None:
         for listener in self.listeners:

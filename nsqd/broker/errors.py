@@ -1,5 +1,7 @@
 """What can go wrong in the broker: what happened, not which code a verb answers with."""
 
+import errno
+
 
 class ClosedError(Exception):
     """The topic or channel is being closed or deleted, and takes nothing any more."""
@@ -30,3 +32,10 @@ class ConsumerLimitError(Exception):
 
 class NotInFlightError(Exception):
     """The message is not in flight in this channel, or at another consumer."""
+
+
+class LowDiskError(OSError):
+    """The disk is almost full, and what room is left is kept for the messages that are here."""
+
+    def __init__(self, shortage: str) -> None:
+        super().__init__(errno.ENOSPC, shortage)

@@ -56,6 +56,8 @@ class Topic:
         self.state = TopicState.STARTING
         self.is_paused = False
         self.takes_messages = True
+        # Makes the error of a publish while it takes none, unless it is closed.
+        self.refusal: Callable[[], Exception] = DrainingError
         self.channels: dict[str, Channel] = {}
         self.message_count = 0
         self.message_bytes = 0
@@ -117,10 +119,10 @@ class Topic:
             ClosedError: the topic is being deleted.
             DrainingError: the node takes no new messages.
             DepthLimitError: a queue has no room for them.
-            OSError: the disk refused them.
+            OSError: the disk refused them, or is almost full.
         """
         if not self.takes_messages:
-            raise ClosedError if self.state is TopicState.CLOSED else DrainingError
+            raise ClosedError if self.state is TopicState.CLOSED else self.refusal()
         if self.bounds is not None:
             self.bounds.admit(bodies)
         count = len(bodies)

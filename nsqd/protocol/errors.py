@@ -101,13 +101,20 @@ _FAILED_CODES = {
     "PUB": ErrorCode.E_PUB_FAILED,
     "MPUB": ErrorCode.E_MPUB_FAILED,
     "DPUB": ErrorCode.E_DPUB_FAILED,
+    "SUB": ErrorCode.E_SUB_FAILED,
 }
 
 
 def publish_error(verb: str, error: Exception) -> FatalClientError:
-    """What a publisher is answered whose messages could not be taken."""
-    cause = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return FatalClientError(_FAILED_CODES[verb], f"{verb} failed {cause}")
+    """What a publisher is answered whose messages could not be taken, or a subscriber."""
+    return FatalClientError(_FAILED_CODES[verb], f"{verb} failed {cause_of(error)}")
+
+
+def cause_of(error: Exception) -> str:
+    """What strangers are told of an error: the system's words as Go spells them, and no path."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror[:1].lower() + error.strerror[1:]
+    return str(error)
 
 
 def message_error(verb: str, code: ErrorCode, message_id: bytes, reason: str) -> ClientError:

@@ -6,11 +6,11 @@ SIGTERM: what is left is on disk.
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 
 from nsqd.broker.broker import Broker
+from nsqd.transport.tasks import start_task
 
 logger = logging.getLogger(__name__)
 
@@ -47,14 +47,13 @@ class Drain:
         logger.info("NSQ: draining %d messages, for %gs", self.left_count(), self._timeout_s)
         self._broker.drain()
         self._withdraw()
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = start_task(self._run(), "drain")
 
     async def close(self) -> None:
         """Wait no longer: the daemon is stopping."""
         if self._task is not None:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait([self._task])
 
     def left_count(self) -> int:
         """Return how many messages the channels still hold."""

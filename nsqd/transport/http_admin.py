@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from nsqd.broker.errors import ClosedError
 from nsqd.transport.http_arguments import get_argument, get_names
+from nsqd.transport.http_disk import disk_error
 from nsqd.transport.http_server import EMPTY, HttpError, Request, Response, Router
 from nsqd.transport.http_topics import get_channel, get_topic, get_valid_topic_name
 from nsqd.transport.node import Node
@@ -64,10 +65,14 @@ class AdminRoutes:
 
     def _create_topic(self, request: Request) -> Response:
         name = get_valid_topic_name(request)
+        if self._broker.find_topic(name) is None:
+            self._check_disk()
         try:
             self._broker.ensure_topic(name)
         except ClosedError as error:
             raise HttpError(503, "EXITING") from error
+        except OSError as error:
+            raise disk_error(error) from error
         return EMPTY
 
     def _delete_topic(self, request: Request) -> _Reply:
@@ -97,11 +102,25 @@ class AdminRoutes:
     def _create_channel(self, request: Request) -> Response:
         topic_name, channel_name = get_names(request)
         topic = get_topic(self._broker, topic_name)
+        if channel_name not in topic.channels:
+            self._check_disk()
         try:
             topic.ensure_channel(channel_name)
         except ClosedError as error:
             raise HttpError(503, "EXITING") from error
+        except OSError as error:
+            raise disk_error(error) from error
         return EMPTY
+
+    def _check_disk(self) -> None:
+        """Refuse a creation that a restart would forget.
+
+        Subscribers may still create channels: a disk that is full of what no channel has taken
+        would never be emptied otherwise.
+        """
+        obstacle = self._broker.disk_health.find_creation_obstacle()
+        if obstacle is not None:
+            raise HttpError(503, f"DISK_FULL: {obstacle}")
 
     def _delete_channel(self, request: Request) -> _Reply:
         topic, channel = get_channel(self._broker, *get_names(request))

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from nsqd.broker.broker import Broker
 from nsqd.broker.errors import ClosedError, DepthLimitError, DrainingError
 from nsqd.broker.receipt import Receipt
+from nsqd.transport.http_disk import disk_error
 from nsqd.transport.http_server import OK, HttpError, Request, Response, Router
 from nsqd.transport.http_topics import get_valid_topic_name
 
@@ -163,9 +164,8 @@ def _wait_for(receipt: Receipt, name: str) -> asyncio.Future[Response]:
 
 
 def _disk_error(name: str, error: OSError) -> HttpError:
-    # nsqd calls this EXITING too; what is wrong stands in the log and in /ping.
     logger.error("TOPIC(%s): failed to publish - %s", name, error)
-    return HttpError(503, "EXITING")
+    return disk_error(error)
 
 
 def _is_binary(value: str | None) -> bool:

@@ -408,7 +408,10 @@ class NodeCollector(Collector):
             "What runs here.",
             value={"version": nsqd.PROTOCOL_VERSION, "build": nsqd.__version__},
         )
-        yield _gauge("healthy", "Whether the last write to disk went well.", broker.is_healthy)
+        yield _gauge("healthy", "Whether the disk takes what it is given.", broker.is_healthy)
+        free_bytes = broker.disk_health.free_bytes
+        if free_bytes is not None:
+            yield _gauge("disk_free_bytes", "Room on the disk of the data path.", free_bytes)
         if broker.archives is not None:
             is_archived = not broker.archives.health
             yield _gauge("archive_healthy", "Whether all history is being kept.", is_archived)

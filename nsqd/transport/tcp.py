@@ -425,7 +425,7 @@ class V2Connection(asyncio.Protocol):
             channel = self._broker.ensure_topic(command.topic).ensure_channel(command.channel)
             channel.subscribe(consumer)
         except (ClosedError, ConsumerLimitError, OSError) as error:
-            raise FatalClientError(ErrorCode.E_SUB_FAILED, f"SUB failed {error}") from error
+            raise publish_error("SUB", error) from error
         consumer.is_writable = self._stalled_at is None
         self.consumer = consumer
         self.channel = channel

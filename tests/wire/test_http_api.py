@@ -1,6 +1,7 @@
 """The HTTP API: routing, managing, options (H-1 to H-15, H-40 to H-52)."""
 
 import asyncio
+import errno
 import json
 import ssl
 import time
@@ -444,12 +445,13 @@ class TestConfig:
 async def test_unhealthy_is_told_until_a_write_succeeds(  # H-13
     nsqd: RunningDaemon, http: HttpClient
 ) -> None:
-    nsqd.daemon.broker.health = "NOK - No space left on device"
+    error = OSError(errno.ENOSPC, "No space left on device")
+    nsqd.daemon.broker.disk_health.wrote("t", error)
 
     ping, ready = await http.get("/ping"), await http.get("/ready")
 
-    assert (ping.status, ping.text) == (500, "NOK - No space left on device")
-    assert (ready.status, ready.text) == (503, "NOK - No space left on device")
+    assert (ping.status, ping.text) == (500, "NOK - t: no space left on device")
+    assert (ready.status, ready.text) == (503, "NOK - t: no space left on device")
     assert (await http.get("/stats?format=json")).json()["health"] == ping.text
 
 

@@ -1,6 +1,7 @@
 """/metrics over HTTP: both formats, every figure, while delivery goes on."""
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 
 import pytest
@@ -114,7 +115,7 @@ async def test_openmetrics_for_who_asks_for_it(nsqd: RunningDaemon, http: HttpCl
 
 async def test_health_and_lookupds_are_told(start_nsqd: StartNsqd) -> None:
     nsqd = await start_nsqd(lookupd_tcp_addresses=("127.0.0.1:1",))
-    nsqd.daemon.broker.health = "NOK - disk full"
+    nsqd.daemon.broker.disk_health.repeated("sync t", OSError(errno.EIO, "Input/output error"))
 
     async with await connect(nsqd) as http:
         found = await scrape(http)

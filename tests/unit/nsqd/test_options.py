@@ -84,6 +84,7 @@ COMMAND_LINE_ONLY = {"version", "config", "verbose", "worker-id"}
 OUR_OWN = {
     "max-defer-timeout",
     "spin-poll",
+    "min-free-disk",
     "max-connections",
     "handshake-timeout",
     "max-depth",

@@ -27,7 +27,9 @@ class Rig:
         self.sync_times = Histogram((1.0,))
         settings = disk_settings(data_path, sync_every=sync_every)
         self.backend = DiskBackend(
-            "t:c", settings, self.scheduler, self.writes.append, self.sync_times
+            *("t:c", settings, self.scheduler, self.writes.append),
+            sync_times=self.sync_times,
+            on_repeat=lambda _source, error: self.writes.append(error),
         )
 
     def append(self, *bodies: bytes, keep: bool = False) -> int | None:

@@ -1,0 +1,186 @@
+"""DiskWatch: looks after the data path from time to time, off the loop and off the hot path.
+
+It measures the room that is left. Below `--min-free-disk` publishes are refused, so that there is
+room for what nsqd owes those it has taken: the memory queues at shutdown, requeues, positions.
+The nearer that moment, the more often it looks, so no append has to count its bytes.
+
+After a refused write it tries one itself, every second, until one succeeds: nobody may be sending
+publishes that would show that the disk has recovered.
+"""
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from nsqd.broker.errors import LowDiskError
+from nsqd.broker.health import Health
+from nsqd.broker.scheduler import Scheduler, Timer
+
+logger = logging.getLogger(__name__)
+
+PROBE_FILE_NAME = "nsqd.probe.tmp"
+# As much as a large message takes; less would fit into the last corner of a full disk.
+PROBE_BYTES = 128 * 1024
+
+IDLE_INTERVAL_S = 10.0  # only for the metric
+INTERVAL_S = 1.0
+MIN_INTERVAL_S = 0.02
+# A disk is not filled faster than this.
+MAX_FILL_BYTES_PER_S = 2**30
+# Publishes are taken again when this part of the limit is free beyond it.
+RESUME_SHARE = 10
+
+SOURCE = "data path"
+
+MakeError = Callable[[], Exception]
+
+
+class DiskWatch:
+    """Watches one data path; `start` it before anybody publishes."""
+
+    def __init__(
+        self,
+        data_path: Path,
+        health: Health,
+        scheduler: Scheduler,
+        *,
+        min_free_bytes: int,
+        refuse: Callable[[MakeError | None], object],
+    ) -> None:
+        """Args:
+        min_free_bytes: publishes are refused when less is free; 0 never refuses any.
+        refuse: has publishes refused with the error that is made, or with None taken again.
+        """
+        self._data_path = data_path
+        self._health = health
+        self._scheduler = scheduler
+        self._min_free_bytes = min_free_bytes
+        self._refuse = refuse
+        self._free_bytes = 0
+        self._shortage: str | None = None
+        self._is_looking = False
+        self._is_stopped = False
+        self._timer: Timer | None = None
+
+    def start(self) -> None:
+        """Look for the first time, here and now, and go on looking.
+
+        Raises:
+            OSError: the data path can't be looked at.
+        """
+        self._measure()
+        self._judge()
+        self._health.on_failure = self._hurry
+        self._arm()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._is_stopped = True
+        self._health.on_failure = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _hurry(self) -> None:
+        """Something failed: do not wait for the end of an idle interval."""
+        if not self._is_looking and not self._is_stopped:
+            self._arm()
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        when = self._scheduler.time() + self._interval_s()
+        self._timer = self._scheduler.call_at(when, self._look)
+
+    def _interval_s(self) -> float:
+        if not self._health.is_healthy:
+            return INTERVAL_S
+        if not self._min_free_bytes:
+            return IDLE_INTERVAL_S
+        room_bytes = self._free_bytes - self._min_free_bytes
+        return min(max(room_bytes / MAX_FILL_BYTES_PER_S, MIN_INTERVAL_S), INTERVAL_S)
+
+    def _look(self) -> None:
+        self._timer = None
+        self._is_looking = True
+        if self._health.has_refused_write:
+            self._scheduler.run_in_thread(self._measure_and_probe, self._probed)
+        else:
+            self._scheduler.run_in_thread(self._measure, self._looked)
+
+    def _measure(self) -> None:
+        """Runs in a thread, but for the first time."""
+        status = os.statvfs(self._data_path)
+        self._free_bytes = status.f_bavail * status.f_frsize
+
+    def _measure_and_probe(self) -> None:
+        self._measure()
+        probe(self._data_path)
+
+    def _looked(self, error: OSError | None) -> None:
+        self._is_looking = False
+        if self._is_stopped:
+            return
+        self._health.repeated(SOURCE, error)
+        if error is None:
+            self._judge()
+        self._arm()
+
+    def _probed(self, error: OSError | None) -> None:
+        if error is None and not self._is_stopped:
+            logger.info("NSQ: the disk takes writes again")
+            self._health.wrote(PROBE_FILE_NAME, None)
+        # That it still refuses is known; what was measured counts all the same.
+        self._looked(None)
+
+    def _judge(self) -> None:
+        """Refuse publishes or take them again, after a look."""
+        self._health.free_bytes = free_bytes = self._free_bytes
+        was_low = self._shortage is not None
+        limit = self._min_free_bytes
+        if was_low:
+            limit += limit // RESUME_SHARE
+        self._shortage = None
+        if free_bytes < limit:
+            self._shortage = f"disk almost full: {free_bytes} bytes free, {limit} needed"
+        is_low = self._shortage is not None
+        if is_low or was_low:
+            self._health.run_short(self._shortage)
+        if is_low and not was_low:
+            logger.error(
+                "NSQ: disk almost full, refusing publishes free=%d min-free-disk=%d",
+                free_bytes,
+                self._min_free_bytes,
+            )
+            self._refuse(self._make_error)
+        elif was_low and not is_low:
+            logger.info("NSQ: disk has room again, taking publishes free=%d", free_bytes)
+            self._refuse(None)
+
+    def _make_error(self) -> LowDiskError:
+        return LowDiskError(self._shortage or "disk almost full")
+
+
+def probe(data_path: Path) -> None:
+    """Write a file, make it durable and remove it; blocks.
+
+    Raises:
+        OSError: the disk takes no writes.
+    """
+    path = data_path / PROBE_FILE_NAME
+    path.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        try:
+            left = PROBE_BYTES
+            while left:
+                left -= os.write(descriptor, bytes(left))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
