@@ -55,7 +55,7 @@ class Health:
 
     def find_creation_obstacle(self) -> str | None:
         """Return why what is created now would be forgotten or unusable, None if it would not."""
-        return self._shortage or self._failures.get(METADATA)
+        return self._shortage or self._refused_write or self._failures.get(METADATA)
 
     def wrote(self, name: str, error: OSError | None) -> None:
         """Note how an append to a queue ended."""
