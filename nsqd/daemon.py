@@ -228,6 +228,7 @@ class Daemon:
             *(self._data_path, self.broker.disk_health, scheduler),
             min_free_bytes=options.min_free_disk,
             refuse=self.broker.refuse_publishes,
+            free_room=self.broker.free_room,
         )
         self._disk_watch.start()
 

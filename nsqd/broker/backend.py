@@ -91,6 +91,9 @@ class Backend(Protocol):
     def empty(self) -> None:
         """Forget all records."""
 
+    def free_room(self) -> None:
+        """Have files removed that hold finished records only."""
+
     def stop(self) -> None:
         """Sync no more by itself: it is going to be closed."""
 
@@ -274,6 +277,13 @@ class DiskBackend:
             self._queue.empty()
             self._changed()
 
+    def free_room(self) -> None:
+        """Have files removed that hold finished records only, if there are any."""
+        queue = self._queue
+        queue.wants_room = True
+        if not queue.depth and not queue.outstanding_count and queue.disk_bytes:
+            self._changed()
+
     def close(self) -> None:
         """Make everything durable and let go of the files."""
         self.stop()
@@ -419,6 +429,9 @@ class NullBackend:
 
     def empty(self) -> None:
         """Nothing is there."""
+
+    def free_room(self) -> None:
+        """Nothing takes room."""
 
     def stop(self) -> None:
         """Nothing is going on."""

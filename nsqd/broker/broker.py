@@ -147,6 +147,12 @@ class Broker:
         for topic in self.topics.values():
             self._open_or_shut(topic)
 
+    def free_room(self) -> None:
+        """Have every queue give back what room on disk it can: others are short of it."""
+        for topic in self.topics.values():
+            for queue in topic.queues():
+                queue.backend.free_room()
+
     def _open_or_shut(self, topic: Topic) -> None:
         topic.takes_messages = self._refusal is None
         if self._refusal is not None:

@@ -1,8 +1,9 @@
-"""DiskWatch: looks after the data path from time to time, off the loop and off the hot path.
+"""DiskWatch: looks after the data path.
 
 It measures the room that is left. Below `--min-free-disk` publishes are refused, so that there is
 room for what nsqd owes those it has taken: the memory queues at shutdown, requeues, positions.
-The nearer that moment, the more often it looks, so no append has to count its bytes.
+With that option it also looks after as many appends as may have used the room up, on the loop: a
+look takes a microsecond, and where it hangs an append would have hung as well.
 
 After a refused write it tries one itself, every second, until one succeeds: nobody may be sending
 publishes that would show that the disk has recovered.
@@ -26,9 +27,10 @@ PROBE_BYTES = 128 * 1024
 
 IDLE_INTERVAL_S = 10.0  # only for the metric
 INTERVAL_S = 1.0
-MIN_INTERVAL_S = 0.02
-# A disk is not filled faster than this.
-MAX_FILL_BYTES_PER_S = 2**30
+# No append is expected to be larger; --max-body-size is 5 MiB unless somebody has raised it.
+MAX_APPEND_BYTES = 8 * 2**20
+# Others write to the disk too.
+MAX_UNSEEN_APPENDS = 1000
 # Publishes are taken again when this part of the limit is free beyond it.
 RESUME_SHARE = 10
 
@@ -48,18 +50,22 @@ class DiskWatch:
         *,
         min_free_bytes: int,
         refuse: Callable[[MakeError | None], object],
+        free_room: Callable[[], object],
     ) -> None:
         """Args:
         min_free_bytes: publishes are refused when less is free; 0 never refuses any.
         refuse: has publishes refused with the error that is made, or with None taken again.
+        free_room: has the queues remove the files that they do not need.
         """
         self._data_path = data_path
         self._health = health
         self._scheduler = scheduler
         self._min_free_bytes = min_free_bytes
         self._refuse = refuse
+        self._free_room = free_room
         self._free_bytes = 0
         self._shortage: str | None = None
+        self._unseen_left = 0
         self._is_looking = False
         self._is_stopped = False
         self._timer: Timer | None = None
@@ -73,12 +79,14 @@ class DiskWatch:
         self._measure()
         self._judge()
         self._health.on_failure = self._hurry
+        if self._min_free_bytes:
+            self._health.on_append = self._count_append
         self._arm()
 
     def stop(self) -> None:
         """Look no more."""
         self._is_stopped = True
-        self._health.on_failure = None
+        self._health.on_failure = self._health.on_append = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -97,10 +105,15 @@ class DiskWatch:
     def _interval_s(self) -> float:
         if not self._health.is_healthy:
             return INTERVAL_S
-        if not self._min_free_bytes:
-            return IDLE_INTERVAL_S
-        room_bytes = self._free_bytes - self._min_free_bytes
-        return min(max(room_bytes / MAX_FILL_BYTES_PER_S, MIN_INTERVAL_S), INTERVAL_S)
+        return INTERVAL_S if self._min_free_bytes else IDLE_INTERVAL_S
+
+    def _count_append(self) -> None:
+        self._unseen_left -= 1
+        if self._unseen_left <= 0 and not self._is_looking:
+            # What can't be measured here is told by the look in the thread.
+            with contextlib.suppress(OSError):
+                self._measure()
+            self._judge()
 
     def _look(self) -> None:
         self._timer = None
@@ -111,7 +124,6 @@ class DiskWatch:
             self._scheduler.run_in_thread(self._measure, self._looked)
 
     def _measure(self) -> None:
-        """Runs in a thread, but for the first time."""
         status = os.statvfs(self._data_path)
         self._free_bytes = status.f_bavail * status.f_frsize
 
@@ -126,6 +138,8 @@ class DiskWatch:
         self._health.repeated(SOURCE, error)
         if error is None:
             self._judge()
+        if self._shortage is not None or self._health.has_refused_write:
+            self._free_room()
         self._arm()
 
     def _probed(self, error: OSError | None) -> None:
@@ -138,6 +152,8 @@ class DiskWatch:
     def _judge(self) -> None:
         """Refuse publishes or take them again, after a look."""
         self._health.free_bytes = free_bytes = self._free_bytes
+        room_bytes = max(free_bytes - self._min_free_bytes, 0)
+        self._unseen_left = min(room_bytes // MAX_APPEND_BYTES, MAX_UNSEEN_APPENDS)
         was_low = self._shortage is not None
         limit = self._min_free_bytes
         if was_low:

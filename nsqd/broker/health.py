@@ -26,7 +26,15 @@ FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 class Health:
     """The state of the data path, as /ping and /stats tell it."""
 
-    __slots__ = ("_failures", "_refused_write", "_shortage", "free_bytes", "on_failure", "status")
+    __slots__ = (
+        "_failures",
+        "_refused_write",
+        "_shortage",
+        "free_bytes",
+        "on_append",
+        "on_failure",
+        "status",
+    )
 
     def __init__(self) -> None:
         # `OK`, or `NOK - ` and the oldest reason.
@@ -35,6 +43,8 @@ class Health:
         self.free_bytes: int | None = None
         # Called when something has failed that had not failed before.
         self.on_failure: Callable[[], object] | None = None
+        # Called after each append, if somebody counts them.
+        self.on_append: Callable[[], object] | None = None
         self._refused_write: str | None = None
         self._failures: dict[str, str] = {}
         self._shortage: str | None = None
@@ -62,9 +72,12 @@ class Health:
         if error is not None:
             self._refused_write = f"{name}: {cause_of(error)}"
             self._update(has_failed=True)
-        elif self._refused_write is not None:
+            return
+        if self._refused_write is not None:
             self._refused_write = None
             self._update()
+        if self.on_append is not None:
+            self.on_append()
 
     def repeated(self, source: str, error: OSError | None) -> None:
         """Note how an operation ended that is repeated until it succeeds."""

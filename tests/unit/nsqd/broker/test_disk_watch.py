@@ -30,6 +30,7 @@ class Rig:
         self.free_bytes = 100 * MEBIBYTE
         self.is_broken = False
         self.look_count = 0
+        self.freeing_count = 0
         self.scheduler = FakeScheduler()
         self.health = Health()
         self.refusals: list[Callable[[], Exception] | None] = []
@@ -38,7 +39,11 @@ class Rig:
             *(data_path, self.health, self.scheduler),
             min_free_bytes=min_free_bytes,
             refuse=self.refusals.append,
+            free_room=self._free_room,
         )
+
+    def _free_room(self) -> None:
+        self.freeing_count += 1
 
     def _statvfs(self, _path: Path) -> Room:
         self.look_count += 1
@@ -69,12 +74,14 @@ def test_without_a_limit_it_only_measures_now_and_then(
     assert rig.health.free_bytes == 0
     assert rig.health.is_healthy
     assert rig.refusals == []
+    assert rig.freeing_count == 0
 
 
 def test_publishes_are_refused_below_the_limit_and_taken_again_well_above(rig: Rig) -> None:
     rig.watch.start()
     rig.free_bytes = 10 * MEBIBYTE - 1
     rig.scheduler.advance(1)
+    assert rig.freeing_count == 1
     [make_error] = rig.refusals
     assert make_error is not None
     error = make_error()
@@ -102,18 +109,26 @@ def test_a_disk_that_is_full_at_the_start_is_known_at_once(rig: Rig) -> None:
     assert not rig.health.is_healthy
 
 
-def test_the_nearer_the_limit_the_more_often_it_looks(rig: Rig) -> None:
-    rig.free_bytes = 1000 * 1024 * MEBIBYTE
+def test_appends_are_counted_so_that_none_goes_beyond_the_limit(rig: Rig) -> None:
     rig.watch.start()
-    assert rig.looks_in(10) == 10
+    for _ in range(100):
+        if rig.refusals:
+            break
+        rig.free_bytes -= 8 * MEBIBYTE
+        rig.health.wrote("t", None)
 
-    rig.free_bytes = 110 * MEBIBYTE  # at a gigabyte a second, a tenth of a second away
-    rig.scheduler.advance(1)
-    assert 95 <= rig.looks_in(10) <= 105
+    assert len(rig.refusals) == 1
+    assert 2 * MEBIBYTE <= rig.free_bytes < 10 * MEBIBYTE
 
-    rig.free_bytes = 10 * MEBIBYTE
-    rig.scheduler.advance(1)
-    assert rig.looks_in(1) <= 50
+
+def test_far_from_the_limit_appends_cost_nothing(rig: Rig) -> None:
+    rig.free_bytes = 1024 * 1024 * MEBIBYTE
+    rig.watch.start()
+
+    for _ in range(5000):
+        rig.health.wrote("t", None)
+
+    assert rig.look_count == 6
 
 
 def test_a_refused_write_is_probed_until_the_disk_takes_one(

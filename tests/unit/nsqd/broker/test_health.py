@@ -75,10 +75,12 @@ def test_what_keeps_failing_is_told_of_once() -> None:
 
 def test_creating_makes_no_sense_while_nsqd_dat_fails_or_room_is_short() -> None:
     health = Health()
-    health.wrote("a", NO_SPACE)
     health.repeated("sync a", IO_ERROR)
     assert health.find_creation_obstacle() is None
 
+    health.wrote("a", NO_SPACE)
+    assert health.find_creation_obstacle() == "a: no space left on device"
+    health.wrote("a", None)
     health.repeated(METADATA, NO_SPACE)
     assert health.find_creation_obstacle() == "no space left on device"
     health.run_short("disk almost full")
