@@ -22,6 +22,7 @@ from nsqd.broker import metadata
 from nsqd.broker.broker import Broker
 from nsqd.broker.disk_watch import DiskWatch
 from nsqd.broker.health import FULL_ERRNOS
+from nsqd.broker.id_floor import IdFloor
 from nsqd.broker.message_id import MessageIdFactory
 from nsqd.flags import OptionsError, version_text
 from nsqd.logs import fatal_line
@@ -83,6 +84,7 @@ class Daemon:
         self._http_servers: list[HttpServer] = []
         self._drain: Drain | None = None
         self._disk_watch: DiskWatch | None = None
+        self._id_floor: IdFloor | None = None
         self._statsd_task: asyncio.Task[None] | None = None
         self._connections: set[V2Connection] = set()
         self._auth_threads: ThreadPoolExecutor | None = None
@@ -159,7 +161,7 @@ class Daemon:
             await server.close()
         for listener in self._listeners.values():
             listener.close()
-        self._stop_disk_watch()
+        self._stop_watching()
         if hasattr(self, "metadata"):  # else nothing was loaded, and what is there must stay
             await self.metadata.close()
             self._save_everything()
@@ -167,9 +169,14 @@ class Daemon:
             os.close(self._lock)
             self._lock = -1
 
-    def _stop_disk_watch(self) -> None:
+    def _stop_watching(self) -> None:
         if self._disk_watch is not None:
             self._disk_watch.stop()
+        if self._id_floor is not None:
+            try:
+                self._id_floor.stop()
+            except OSError as error:
+                logger.warning("NSQ: failed to note the last message id - %s", error)
 
     def _save_everything(self) -> None:
         logger.info("NSQ: persisting topic/channel metadata to %s", self._metadata_path)
@@ -231,6 +238,8 @@ class Daemon:
             free_room=self.broker.free_room,
         )
         self._disk_watch.start()
+        self._id_floor = IdFloor(self._data_path, ids, scheduler)
+        self._id_floor.start()
 
     async def _load_metadata(self) -> None:
         try:

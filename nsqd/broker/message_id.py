@@ -32,6 +32,11 @@ class MessageIdFactory:
         self._sequence = SEQUENCE_COUNT
         self._prefix = b""
 
+    @property
+    def latest_ns(self) -> int:
+        """The wall-clock time that no id up to now lies behind."""
+        return (self._tick + 1 + EPOCH_TICK) << TICK_SHIFT
+
     def reserve(self, count: int, now_ns: int) -> tuple[bytes, int]:
         """Reserve up to 4096 consecutive ids: return their common prefix and first sequence."""
         tick = (now_ns >> TICK_SHIFT) - EPOCH_TICK

@@ -69,7 +69,8 @@ class LatencyQuantiles:
         weighted = sorted(chain.from_iterable(sketch.weighted_values() for sketch in sketches))
         ranks = list(accumulate(weight for _, weight in weighted))
         return count, [
-            (quantile, int(weighted[bisect_right(ranks, _index(count, quantile))][0]))
+            # A wall clock that was set back makes latencies negative.
+            (quantile, max(int(weighted[bisect_right(ranks, _index(count, quantile))][0]), 0))
             for quantile in quantiles
         ]
 

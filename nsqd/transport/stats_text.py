@@ -27,7 +27,7 @@ def render_text(node: Node, query: StatsQuery, memory: MemoryStats) -> Iterator[
     yield (
         f"{version_text('nsqd')}\n"
         f"start_time {format_rfc3339(node.start_time_s)}\n"
-        f"uptime {format_duration(now_s - node.start_time_s)}\n"
+        f"uptime {format_duration(max(now_s - node.start_time_s, 0.0))}\n"
         f"\nHealth: {node.health}\n"
     )
     if query.has_memory:
