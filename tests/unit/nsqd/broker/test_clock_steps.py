@@ -42,7 +42,7 @@ def test_ids_grow_and_order_is_kept(tmp_path: Path, step_ns: int, mem_queue_size
         rig.scheduler.wall_ns += step_ns
         rig.publish(b"after")
 
-    ids = [delivery.id for delivery in client.take()]
+    ids = [delivery.message_id for delivery in client.take()]
     assert len(ids) == 6
     assert ids == sorted(set(ids))
 
