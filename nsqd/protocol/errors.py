@@ -10,6 +10,8 @@ unchanged, whatever they are: as text they travel with the ``surrogateescape`` e
 import re
 from enum import StrEnum
 
+from nsqd.protocol.causes import cause_of
+
 
 class ErrorCode(StrEnum):
     """The first word of an error frame."""
@@ -108,13 +110,6 @@ _FAILED_CODES = {
 def publish_error(verb: str, error: Exception) -> FatalClientError:
     """What a publisher is answered whose messages could not be taken, or a subscriber."""
     return FatalClientError(_FAILED_CODES[verb], f"{verb} failed {cause_of(error)}")
-
-
-def cause_of(error: Exception) -> str:
-    """What strangers are told of an error: the system's words as Go spells them, and no path."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror[:1].lower() + error.strerror[1:]
-    return str(error)
 
 
 def message_error(verb: str, code: ErrorCode, message_id: bytes, reason: str) -> ClientError:

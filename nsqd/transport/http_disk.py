@@ -1,7 +1,7 @@
 """What HTTP answers when the disk refuses something: 503, a code, and the reason in one line."""
 
 from nsqd.broker.health import FULL_ERRNOS
-from nsqd.protocol.errors import cause_of
+from nsqd.protocol.causes import cause_of
 from nsqd.transport.http_server import HttpError
 
 

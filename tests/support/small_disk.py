@@ -46,3 +46,15 @@ class SmallDisk:
     def relieve(self) -> None:
         """Have somebody else give back what `fill` took."""
         self._ballast.unlink()
+
+    def make_read_only(self) -> None:
+        """Have it take no more writes, as a disk does that the system no longer trusts."""
+        self._remount("ro")
+
+    def make_writable(self) -> None:
+        """Have it take writes again."""
+        self._remount("rw")
+
+    def _remount(self, mode: str) -> None:
+        command = ["mount", "-o", f"remount,{mode}", str(self.path)]
+        subprocess.run(command, timeout=10, check=True)

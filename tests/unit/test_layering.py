@@ -66,7 +66,9 @@ LAYERS = {
         ("snappy",),
         (*IO, "time", "threading", "os", "logging"),
     ),
-    "nsqd.broker": Layer(("nsqd.broker", "nsqd.protocol.names", "diskqueue"), forbidden=IO),
+    "nsqd.broker": Layer(
+        ("nsqd.broker", "nsqd.protocol.names", "nsqd.protocol.causes", "diskqueue"), forbidden=IO
+    ),
     "nsqd.transport": Layer(
         ("nsqd.transport", "nsqd.broker", "nsqd.protocol", "nsqd.flags", "nsqd.logs"),
         ("httptools", "prometheus_client"),
