@@ -134,7 +134,8 @@ class DiskBackend:
     ) -> None:
         """Args:
         on_write: told how each append ended: the daemon's health.
-        on_repeat: told how a sync or a read ended that failed, or had failed before.
+        on_repeat: told how a sync or a read ended that failed, or had failed before; on_write is,
+            if this is not given.
         sync_times: gets the duration of each sync in seconds.
         receipts: told of each append; what it hands out is settled here.
         """
@@ -165,6 +166,7 @@ class DiskBackend:
         self._is_start_scheduled = False
         self._wants_metadata = False
         self._has_sync_failed = False  # then the next one waits for the timer
+        self._has_metadata_failed = False  # and a sync of records alone does not make up for that
         self._has_read_failed = False
         self._is_closed = False
         # Appends are numbered, so that a receipt waits for a sync that covers its own.
@@ -361,12 +363,13 @@ class DiskBackend:
         if self._is_closed:
             return  # close() has waited for the job and synced again
         self._queue.complete_sync(job, error)
+        self._has_metadata_failed |= error is not None and job.are_segments_durable
         # A new file is found after a power cut only if its directory was synced too.
         are_records_safe = job.are_segments_durable and not job.has_new_files
         self._settle(self._covered_number, None if are_records_safe else error)
         if error is not None:
             self._sync_failed(error)
-        elif self._has_sync_failed and job.text is not None:
+        elif self._has_sync_failed and (job.text is not None or not self._has_metadata_failed):
             self._sync_succeeded()
         if self._wants_metadata or (self._is_prompt and self._waiting):
             self._start()
@@ -386,12 +389,14 @@ class DiskBackend:
         self._changed()
 
     def _sync_succeeded(self) -> None:
-        self._has_sync_failed = False
+        self._has_sync_failed = self._has_metadata_failed = False
         self._tell("sync", None)
 
     def _tell(self, verb: str, error: OSError | None) -> None:
         if self._on_repeat is not None:
             self._on_repeat(f"{verb} {self._name}", error)
+        else:
+            self._on_write(error)
 
 
 class NullBackend:

@@ -122,7 +122,7 @@ class TestPub:
         await http.post("/topic/create?topic=t")
         monkeypatch.setattr(Topic, "publish", fail)
 
-        assert (await http.post(target, b"x")).error == (503, "EXITING")
+        assert (await http.post(target, b"x")).error == (503, "DISK_FULL: no space left on device")
 
     async def test_publishes_are_not_logged(  # H-34
         self, http: HttpClient, caplog: pytest.LogCaptureFixture
