@@ -100,6 +100,25 @@ def quarantine_path(path: str) -> str:
     return candidate
 
 
+def has_quarantine_name(path: str) -> bool:
+    """Whether a segment's `.bad` is the same file."""
+    try:
+        return os.path.samefile(f"{path}.bad", path)
+    except OSError:
+        return False
+
+
+def link_quarantined(path: str) -> bool:
+    """Gives a damaged segment its quarantine name too, unless it has it; False if it can't have."""
+    if has_quarantine_name(path):
+        return True
+    try:
+        os.link(path, quarantine_path(path))
+    except OSError:
+        return False  # not every file system has links, and a full one has no room for a name
+    return True
+
+
 def split_queue_name(name: str) -> tuple[str, str | None]:
     """The topic and channel of a queue; the channel is None for a topic's own queue."""
     topic, separator, channel = name.partition(":")

@@ -48,6 +48,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 from diskqueue import layout
+from diskqueue.damage import skip_damage, skip_missing
 from diskqueue.errors import CorruptSegmentError, QueueClosedError, RecordTooLargeError
 from diskqueue.finished import Position
 from diskqueue.progress import Progress, durable_position
@@ -84,6 +85,7 @@ class DiskQueue:
         min_record_bytes: int = MIN_RECORD_BYTES,
         max_record_bytes: int = DEFAULT_MAX_RECORD_BYTES,
         max_append_bytes: int | None = None,
+        holds_messages: bool = False,
         files: layout.QueueFiles | None = None,
         logger: logging.Logger = _logger,
     ) -> None:
@@ -94,6 +96,8 @@ class DiskQueue:
             max_append_bytes: larger records are refused by `append`; the same if not given. A
                 caller that moves records between queues needs more, since the limit may have been
                 lowered after they were written.
+            holds_messages: records have the shape of `envelope`, which tells more damage from what
+                is intact, and where records go on behind it.
             files: the queue's entry in `layout.list_queues`, or an empty one if it has none, for
                 a caller who opens many queues at once and lists their directory only once.
 
@@ -112,7 +116,8 @@ class DiskQueue:
 
         found = recover(self._directory, name, self._limits, logger, files)
         self._reader = Reader(
-            self._directory, name, found.read_segment, found.read_pos, self._limits
+            *(self._directory, name, found.read_segment, found.read_pos, self._limits),
+            holds_messages=holds_messages,
         )
         self._writer = Writer(
             self._directory, name, found.write_segment, max_bytes_per_file, logger
@@ -247,7 +252,7 @@ class DiskQueue:
         if not self._is_open:
             raise QueueClosedError
         reader = self._reader
-        # Ends: every turn that gives no batch leaves a segment for good.
+        # Ends: every turn that gives no batch leaves a part of a segment for good.
         while True:
             segment = reader.segment
             if reader.position >= segment.end:
@@ -262,10 +267,11 @@ class DiskQueue:
                 if reader.skips:
                     self._deliver_skipped(segment, error)
                 else:
-                    self._abandon_damaged(segment, error)
+                    skip_damage(reader, self._writer, error, self._limits, self._logger)
                 continue
             except FileNotFoundError:
-                self._abandon_missing(segment)
+                skip_missing(reader, self._writer, self._directory, self._logger)
+                self._progress.forget_finished(segment)
                 continue
             origin = reader.buffer_pos - PREFIX_BYTES
             first = self._window.add(segment, origin, starts, reader.position, are_lengths=False)
@@ -362,31 +368,6 @@ class DiskQueue:
             " reason=%s",
             *(error.path, error.offset, count, error.reason),
         )
-
-    def _abandon_damaged(self, segment: SegmentState, error: CorruptSegmentError) -> None:
-        """Ends a segment at its damage."""
-        rescued_bytes = 0
-        if segment is self._writer.segment:
-            rescued_bytes = self._writer.rescue_behind(error.offset, self._limits)
-        segment.end = error.offset
-        segment.damage = error.reason
-        self._logger.warning(
-            "diskqueue segment damaged file=%s offset=%d reason=%r rescued_bytes=%d"
-            " salvage=python -m diskqueue salvage %s.bad",
-            *(error.path, error.offset, error.reason, rescued_bytes, error.path),
-        )
-
-    def _abandon_missing(self, segment: SegmentState) -> None:
-        # If the whole directory is gone, as with a volume that is not mounted, nothing is skipped.
-        os.stat(self._directory)
-        self._logger.warning(
-            "diskqueue segment missing, skipped file=%s", self._writer.path_of(segment)
-        )
-        if segment is self._writer.segment:
-            self._writer.start_new_segment()
-        self._progress.forget_finished(segment)
-        segment.end = self._reader.position
-        segment.exists = False
 
     def prepare_sync(self, *, with_metadata: bool = True) -> SyncJob | None:
         """What a sync has to do at this moment, or None if that is nothing or a job is under way.

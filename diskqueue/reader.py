@@ -10,7 +10,7 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from diskqueue import layout
+from diskqueue import layout, resync
 from diskqueue.errors import CorruptSegmentError
 from diskqueue.finished import Range
 from diskqueue.recovery import SegmentState
@@ -45,6 +45,7 @@ class Reader:
         "_buffer",
         "_directory",
         "_fd",
+        "_holds_messages",
         "_limits",
         "_name",
         "buffer_pos",
@@ -54,7 +55,14 @@ class Reader:
     )
 
     def __init__(
-        self, directory: str, name: str, segment: SegmentState, position: int, limits: Limits
+        self,
+        directory: str,
+        name: str,
+        segment: SegmentState,
+        position: int,
+        limits: Limits,
+        *,
+        holds_messages: bool = False,
     ) -> None:
         self.segment = segment
         self.position = position
@@ -63,6 +71,7 @@ class Reader:
         self._directory = directory
         self._name = name
         self._limits = limits
+        self._holds_messages = holds_messages
         self._fd = -1
         self._buffer = b""
         # Finished records of this segment from the position on.
@@ -96,6 +105,8 @@ class Reader:
             if not starts:
                 buffer = self._read_one()
                 starts, ends = [PREFIX_BYTES], [len(buffer)]
+        if self._holds_messages:
+            starts, ends = self._drop_doubtful(buffer, starts, ends)
         self.position = self.buffer_pos + ends[-1]
         if ends[-1] == len(buffer):
             # Thousands of queues that are read to their end must not hold a piece each.
@@ -110,7 +121,10 @@ class Reader:
         Raises:
             OSError: a file cannot be read.
         """
-        scout = Reader(self._directory, self._name, self.segment, self.position, self._limits)
+        scout = Reader(
+            *(self._directory, self._name, self.segment, self.position, self._limits),
+            holds_messages=self._holds_messages,
+        )
         payloads: list[bytes] = []
         try:
             while len(payloads) < max_records and max_bytes > 0:
@@ -128,6 +142,25 @@ class Reader:
         finally:
             scout.close()
         return payloads
+
+    def find_resume(self, position: int) -> int | None:
+        """Where records go on behind damage in this segment, or None if nowhere.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        if not self._holds_messages:
+            return None
+        if self._fd < 0:
+            self._fd = self._open()
+        return resync.find_resume(
+            self._fd, position, self.segment.end, self._limits.max_record_bytes
+        )
+
+    def skip_to(self, position: int) -> None:
+        """Goes on elsewhere in this segment."""
+        self._buffer = b""
+        self.position = position
 
     def enter(self, segment: SegmentState) -> None:
         """Goes to the beginning of another segment."""
@@ -200,8 +233,7 @@ class Reader:
 
     def _fill(self, max_bytes: int) -> bytes:
         if self._fd < 0:
-            path = layout.segment_path(self._directory, self._name, self.segment.number)
-            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._fd = self._open()
         size = min(max(max_bytes, _READ_AHEAD_BYTES), self.limit - self.position)
         self._buffer = os.pread(self._fd, size, self.position)
         self.buffer_pos = self.position
@@ -211,10 +243,45 @@ class Reader:
         """The record at the position if it is one: larger than max_bytes, or than the limit."""
         damage = find_damage(self._fd, self.position, self.limit, self._limits)
         if damage is not None:
-            path = layout.segment_path(self._directory, self._name, self.segment.number)
-            raise CorruptSegmentError(path, self.position, damage.reason, is_torn=damage.is_torn)
+            raise CorruptSegmentError(
+                self._path(), self.position, damage.reason, is_torn=damage.is_torn
+            )
         self._buffer = read_record(self._fd, self.position)
         return self._buffer
+
+    def _drop_doubtful(
+        self, buffer: bytes, starts: list[int], ends: list[int]
+    ) -> tuple[list[int], list[int]]:
+        """The records up to the first that is no message, or whose length is provably wrong."""
+        stranger = resync.find_stranger(buffer, starts)
+        if stranger is None and self._is_followed(buffer, ends[-1]):
+            return starts, ends
+        count = len(starts) if stranger is None else stranger
+        if count:
+            start = self.buffer_pos + starts[count - 1] - PREFIX_BYTES
+            stop = self.buffer_pos + ends[count - 1]
+            max_bytes = self._limits.max_record_bytes
+            if not resync.is_length_right(self._fd, start, stop, self.segment.end, max_bytes):
+                count -= 1
+        if not count:
+            reason = "a record that is no message, or has the wrong length"
+            raise CorruptSegmentError(self._path(), self.position, reason, is_torn=False)
+        return starts[:count], ends[:count]
+
+    def _is_followed(self, buffer: bytes, end: int) -> bool:
+        """Whether a record, or nothing, stands behind the last one."""
+        left = self.segment.end - self.buffer_pos - end
+        size = min(left, resync.START_BYTES)
+        data = buffer[end : end + size]
+        if len(data) < size:
+            data = os.pread(self._fd, size, self.buffer_pos + end)
+        return resync.is_record_start(data, left, self._limits.max_record_bytes)
+
+    def _open(self) -> int:
+        return os.open(self._path(), os.O_RDONLY | os.O_CLOEXEC)
+
+    def _path(self) -> str:
+        return layout.segment_path(self._directory, self._name, self.segment.number)
 
 
 def _sum_ranges(ranges: Iterable[Range]) -> int:

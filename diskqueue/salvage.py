@@ -42,7 +42,7 @@ def find_spans(
     data: bytes | mmap, max_record_bytes: int = DEFAULT_MAX_RECORD_BYTES
 ) -> Iterator[Span]:
     """Cuts a segment into the records to keep and the bytes that are lost."""
-    shape = _Shape(data, max_record_bytes)
+    shape = Shape(data, max_record_bytes)
     position = 0
     while position < len(data):
         end = shape.find_end(position)
@@ -62,14 +62,20 @@ def find_spans(
             position = end if is_kept else resume
 
 
-class _Shape:
+class Shape:
     """What the records of one segment look like."""
 
-    def __init__(self, data: bytes | mmap, max_record_bytes: int) -> None:
+    def __init__(
+        self, data: bytes | mmap, max_record_bytes: int, *, is_sampled: bool = True
+    ) -> None:
+        """Args: is_sampled: False takes nothing for a record but what nsqd itself has written."""
         self._data = data
         self._max_record_bytes = max_record_bytes
         self._needs_timestamp = True
         self._needs_hex_id = True
+        if not is_sampled:
+            self._pattern = self._compile()
+            return
         starts = list(islice(self._walk(0), _SAMPLE_COUNT))
         if starts and not self.has_header(starts[0]):
             self._needs_hex_id = False

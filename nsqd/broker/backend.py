@@ -146,6 +146,7 @@ class DiskBackend:
             max_record_bytes=settings.max_msg_size + HEADER_BYTES,
             # Messages were checked when they were published, under the limit of that day.
             max_append_bytes=MAX_STORED_BYTES,
+            holds_messages=True,
         )
         self._due_log = DueLog(settings.data_path, name, scheduler.wall_time_ns())
         self._name = name

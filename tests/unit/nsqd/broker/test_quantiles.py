@@ -22,7 +22,7 @@ def estimator(values: list[int], now: float = 0.0) -> LatencyQuantiles:
 def exact(values: list[int]) -> list[tuple[float, int]]:
     ordered = sorted(values)
     return [
-        (quantile, ordered[max(int(len(values) * quantile) - 1, 0)] if values else 0)
+        (quantile, max(ordered[max(int(len(values) * quantile) - 1, 0)], 0) if values else 0)
         for quantile in QUANTILES
     ]
 
