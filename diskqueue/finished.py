@@ -265,8 +265,11 @@ def _examine_blocks(
 
 
 def _read_file(directory: str, name: str) -> FinishedFile | None:
+    path = layout.finished_path(directory, name)
+    if layout.find_size(path) is None:
+        return None
     try:
-        with open(layout.finished_path(directory, name), "rb") as file:
+        with open(path, "rb") as file:
             content = file.read(_MAX_BYTES + 1)
     except FileNotFoundError:
         return None

@@ -16,9 +16,11 @@ broker opens thousands of queues, and are never used as format strings: `%` may 
 """
 
 import contextlib
+import errno
 import os
 import random
 import re
+import stat
 from dataclasses import dataclass, field
 
 from diskqueue.errors import CorruptMetadataError
@@ -197,15 +199,21 @@ def _sort(files: QueueFiles) -> QueueFiles:
 
 
 def find_size(path: str) -> int | None:
-    """The size of a file, or None if there is none.
+    """The size of a file, or None if there is none, or something else of that name.
 
     Raises:
         OSError: the file may exist but cannot be looked at.
     """
     try:
-        return os.stat(path).st_size
+        status = os.stat(path)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return None
+        raise
+    # Opening a pipe would wait for ever, and reading a directory fails for ever.
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
 def format_metadata(metadata: Metadata) -> bytes:
@@ -235,8 +243,13 @@ def read_metadata(directory: str, name: str) -> Metadata | None:
         CorruptMetadataError: the file cannot be parsed.
         OSError: the file cannot be read.
     """
+    path = metadata_path(directory, name)
+    if find_size(path) is None:
+        if os.path.lexists(path):
+            raise CorruptMetadataError("not a file")
+        return None
     try:
-        with open(metadata_path(directory, name), "rb") as file:
+        with open(path, "rb") as file:
             text = file.read(4096)
     except FileNotFoundError:
         return None
@@ -258,12 +271,21 @@ def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
             os.fsync(fd)
         finally:
             os.close(fd)
-        os.replace(temporary, path)
+        _replace(temporary, path)
     except OSError:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
     fsync_directory(os.path.dirname(path) or ".")
+
+
+def _replace(source: str, target: str) -> None:
+    try:
+        os.replace(source, target)
+    except IsADirectoryError:
+        # Somebody's directory has the name; it is in the way, but not ours to remove.
+        os.rename(target, quarantine_path(target))
+        os.replace(source, target)
 
 
 def write_all(fd: int, content: bytes | memoryview, position: int) -> None:

@@ -370,7 +370,7 @@ class DiskBackend:
         self._settle(self._covered_number, None if are_records_safe else error)
         if error is not None:
             self._sync_failed(error)
-        elif self._has_sync_failed and (job.text is not None or not self._has_metadata_failed):
+        elif self._has_sync_failed and (job.metadata is not None or not self._has_metadata_failed):
             self._sync_succeeded()
         if self._wants_metadata or (self._is_prompt and self._waiting):
             self._start()

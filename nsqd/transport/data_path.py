@@ -50,4 +50,9 @@ def newest_change_ns(path: Path) -> int:
 
 def _changes_in(path: Path) -> list[int]:
     with os.scandir(path) as entries:
-        return [entry.stat().st_mtime_ns for entry in entries if entry.is_file()]
+        # Not of what links lead to: they may lead to themselves.
+        return [
+            entry.stat(follow_symlinks=False).st_mtime_ns
+            for entry in entries
+            if entry.is_file(follow_symlinks=False)
+        ]

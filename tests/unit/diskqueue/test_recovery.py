@@ -1,6 +1,9 @@
 """Opening what somebody else, or a crash, left behind: spec sections 5 to 7."""
 
+import errno
 import logging
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -372,12 +375,31 @@ def test_missing_directory_is_an_error(tmp_path: Path) -> None:
         open_queue(tmp_path / "nowhere")
 
 
-def test_metadata_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+def test_metadata_that_cannot_be_read_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Taking it for missing would deliver everything again."""
-    metadata_path(tmp_path).mkdir()
+    write_metadata(tmp_path, "0\n0,0\n0,0\n")
 
-    with pytest.raises(IsADirectoryError):
-        open_queue(tmp_path)
+    def refuse(path: str) -> os.stat_result:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", refuse)
+        with pytest.raises(PermissionError):
+            open_queue(tmp_path)
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to(path)])
+def test_what_is_no_file_is_no_metadata(tmp_path: Path, make: Callable[[Path], object]) -> None:
+    write_segment(tmp_path, 0, records(0, 3))
+    make(metadata_path(tmp_path))
+
+    queue = open_queue(tmp_path)
+
+    assert numbers(consume(queue)) == [0, 1, 2]
+    queue.close()
+    assert metadata_path(tmp_path).is_file()
 
 
 def test_crash_repeats_what_was_read_and_not_committed(tmp_path: Path) -> None:
