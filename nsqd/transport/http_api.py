@@ -7,7 +7,7 @@ The routes are thin and live beside this file by noun: `http_publish.py`, `http_
 import socket
 
 from nsqd import PROTOCOL_VERSION
-from nsqd.broker.broker import HEALTHY
+from nsqd.broker.health import HEALTHY
 from nsqd.flags import duration_ns
 from nsqd.options import TLSRequired
 from nsqd.transport.http_access import BearerToken, CorsPolicy, refuse_plain_http

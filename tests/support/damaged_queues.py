@@ -194,9 +194,7 @@ CASES: dict[str, Damage] = {
             path.write_bytes(bytes(range(256)) * 3) for path in (files.finished, files.due)
         ],
     ),
-    "fifos_for_sidecars": Damage(
-        lambda files: [os.mkfifo(path) for path in (files.finished, files.due)]
-    ),
+    "fifos_for_sidecars": Damage(lambda files: list(map(os.mkfifo, (files.finished, files.due)))),
     "fifo_for_metadata": Damage(
         lambda files: _replace(files.metadata, os.mkfifo), told="metadata unusable"
     ),

@@ -1,6 +1,7 @@
 """--retain-bytes: all that clients publish is kept, and shows, and its failure hurts nobody."""
 
 import asyncio
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -206,9 +207,10 @@ async def test_both_kinds_of_trouble_are_told(start_nsqd: StartNsqd, tmp_path: P
     await nsqd.publish("t", b"x")
     async with await connect_http(nsqd) as http:
         await wait_for_ping(http, 500)
-        nsqd.daemon.broker.health = "NOK - disk full"
+        error = OSError(errno.EIO, "Input/output error")
+        nsqd.daemon.broker.disk_health.repeated("sync t", error)
 
         text = (await http.get("/ping")).text
 
-    assert text.startswith("NOK - disk full; archive of t: ")
+    assert text.startswith("NOK - sync t: input/output error; archive of t: ")
     (tmp_path / "archive").unlink()
