@@ -128,8 +128,8 @@ def _encode(message_id: bytes, now_ns: int, due_ns: int) -> bytes:
 
 def _read_entries(path: str) -> Iterator[tuple[bytes, int, int]]:
     try:
-        if layout.find_size(path) is None:
-            return
+        if layout.find_size(path) is None and os.path.lexists(path):
+            raise OSError("not a file")
         with open(path, "rb") as file:
             data = file.read(_MAX_BYTES)
     except FileNotFoundError:
