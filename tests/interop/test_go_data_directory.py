@@ -87,3 +87,29 @@ async def test_data_directory_is_handed_over(
         assert await take(process, "paused-topic", finish=1) == [(b"waiting", 1)]
         process.stop()
     assert not list(process.data_path.glob("*.bad"))
+
+
+async def test_an_archive_is_a_data_directory(tmp_path: Path, find_go: FindGo) -> None:
+    """What ours keeps of its history is a queue for Go's."""
+    bodies = [b"order %d" % number + bytes(1000) for number in range(400)]
+    flags = ("--retain-bytes=200000", "--sync-timeout=50ms", "--max-bytes-per-file=20000")
+    with DaemonProcess(tmp_path / "ours", *flags) as process:
+        process.request("POST", "/topic/create?topic=orders")
+        process.request("POST", "/channel/create?topic=orders&channel=ch")
+        for start in range(0, len(bodies), 50):
+            process.publish("orders", *bodies[start : start + 50])
+        taken = await take(process, "orders", finish=len(bodies))
+        assert len(taken) == len(bodies)
+        archive = process.data_path / "archive"
+        process.stop()
+    files = sorted(archive.glob("orders.diskqueue.0*.dat"))
+    kept = [body for body in bodies if any(body in path.read_bytes() for path in files)]
+    assert 100 < len(kept) < 200
+    assert kept[-1] == bodies[-1]
+
+    with DaemonProcess(tmp_path / "go", command=(find_go("nsqd"),), data=archive) as process:
+        process.request("POST", "/topic/create?topic=orders")
+        found = await take(process, "orders", finish=len(kept))
+        assert [body for body, _ in found] == kept
+        process.stop()
+    assert not list(archive.glob("*.bad"))
