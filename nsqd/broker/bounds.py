@@ -118,8 +118,11 @@ class QueueBounds:
         """
         now = self._scheduler.time()
         self.look_at = now + self._limits.msg_ttl_s / LOOKS_PER_TTL
+        if self._is_resting:
+            self.look_at = min(self.look_at, now + RETRY_S)
+            return 0
         timestamp_ns = self._find_front_timestamp()
-        if self._is_resting or timestamp_ns is None:
+        if timestamp_ns is None:
             return 0
         left_s = (timestamp_ns + self._ttl_ns - self._clock.now_ns()) / 1e9
         if left_s > 0:

@@ -19,9 +19,12 @@ from nsqd.protocol.names import is_ephemeral, is_valid_topic_name
 logger = logging.getLogger(__name__)
 
 RETRY_S = 1.0
-# Beyond this, what can't be buried goes back to its queue.
-MAX_COUNT = 4096
-MAX_BYTES = 16 * 1024 * 1024
+# Beyond this, what can't be buried now stays in its queue, or goes back to it. A disk that syncs
+# gives room again by itself, so that one may have more in hand than one that refuses.
+MAX_REFUSED_COUNT = 4096
+MAX_REFUSED_BYTES = 16 * 1024 * 1024
+MAX_UNSYNCED_COUNT = 65536
+MAX_UNSYNCED_BYTES = 64 * 1024 * 1024
 
 # Publishes bodies to a topic; what it returns and raises is as with Topic.publish.
 Publish: TypeAlias = Callable[[str, Sequence[bytes]], Receipt | None]
@@ -51,6 +54,8 @@ class Limbo:
         "_scheduler",
         "_timer",
         "_unsynced",
+        "_unsynced_bytes",
+        "_unsynced_count",
     )
 
     def __init__(
@@ -71,19 +76,22 @@ class Limbo:
         self._refused: list[Message] = []
         # Published, and waiting for the disk.
         self._unsynced: dict[int, list[Message]] = {}
+        self._unsynced_count = 0
+        self._unsynced_bytes = 0
         self._keys = count()
         self._timer: Timer | None = None
 
     def __len__(self) -> int:
-        return len(self._refused) + sum(map(len, self._unsynced.values()))
+        return len(self._refused) + self._unsynced_count
 
     @property
     def has_room(self) -> bool:
         """Whether more messages may be given to it."""
-        if not self._refused:
-            return True
-        size_bytes = sum(len(message[3]) for message in self._refused)
-        return len(self._refused) < MAX_COUNT and size_bytes < MAX_BYTES
+        if self._unsynced_count >= MAX_UNSYNCED_COUNT or self._unsynced_bytes >= MAX_UNSYNCED_BYTES:
+            return False
+        return len(self._refused) < MAX_REFUSED_COUNT and (
+            not self._refused or _body_bytes(self._refused) < MAX_REFUSED_BYTES
+        )
 
     def add(self, messages: list[Message]) -> None:
         """Bury messages: now if nothing is in the way, else as soon as nothing is."""
@@ -99,6 +107,7 @@ class Limbo:
             messages += unsynced
         self._refused = []
         self._unsynced = {}
+        self._unsynced_count = self._unsynced_bytes = 0
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -115,12 +124,16 @@ class Limbo:
             return
         key = next(self._keys)
         self._unsynced[key] = messages
+        self._unsynced_count += len(messages)
+        self._unsynced_bytes += _body_bytes(messages)
         receipt.when_done(lambda error: self._synced(key, error))
 
     def _synced(self, key: int, error: OSError | None) -> None:
         messages = self._unsynced.pop(key, None)
         if messages is None:
             return  # cleared meanwhile
+        self._unsynced_count -= len(messages)
+        self._unsynced_bytes -= _body_bytes(messages)
         if error is not None:
             self._refuse(messages, error)  # it may be there twice in the end, but it will be there
         else:
@@ -140,3 +153,7 @@ class Limbo:
         messages, self._refused = self._refused, []
         if messages:
             self._bury(messages)
+
+
+def _body_bytes(messages: Sequence[Message]) -> int:
+    return sum(len(message[3]) for message in messages)

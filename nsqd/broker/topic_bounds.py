@@ -195,7 +195,8 @@ class TopicBounds:
             except OSError as error:
                 logger.error("%s: failed to read from disk - %s", bounds.name, error)  # noqa: TRY400 - no traceback
                 bounds.look_at = now + RETRY_S
-        self._sweep_at(max(min(bounds.look_at for bounds in queues), now + MIN_SWEEP_S))
+        next_look = min((bounds.look_at for bounds in queues), default=now + RETRY_S)
+        self._sweep_at(max(next_look, now + MIN_SWEEP_S))
 
     def _all(self) -> Iterator[QueueBounds]:
         if not self._copied:

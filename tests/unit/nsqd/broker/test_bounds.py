@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from nsqd.broker import dead_letter
 from nsqd.broker.bounds import MAX_MESSAGES_PER_TURN
 from nsqd.broker.channel import Channel
 from nsqd.broker.errors import DepthLimitError
@@ -627,6 +628,30 @@ class TestDeadLetters:
             rig.settle()
         assert client.channel.losses.dead_lettered_count == 1
         assert client.channel.queue.backend.outstanding_count == 0
+
+    def test_a_disk_that_hangs_stops_the_burying(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(dead_letter, "MAX_UNSYNCED_COUNT", 10)
+        rig = BrokerRig(tmp_path, mem_queue_size=0, sync_every=1, limits=self.LIMITS)
+        channel = rig.channel()
+        for number in range(30):
+            rig.publish(*numbered(5, number * 5))
+        rig.advance(1)
+        rig.scheduler.holds_threads = True
+
+        rig.advance(110)
+
+        assert channel.bounds is not None
+        assert 10 <= channel.bounds.limbo_count < 150
+        assert channel.depth + channel.bounds.limbo_count == 150
+        rig.scheduler.holds_threads = False
+        while rig.scheduler.held_work:
+            rig.scheduler.finish_thread()
+            rig.settle()
+        rig.advance(200)
+        assert channel.losses.dead_lettered_count == 150
+        assert sorted(rig.client(topic="t.dead").bodies, key=int) == numbered(150)
 
     def test_a_failed_sync_buries_again(self, tmp_path: Path) -> None:
         rig = BrokerRig(tmp_path, mem_queue_size=0, sync_every=1, limits=self.LIMITS)

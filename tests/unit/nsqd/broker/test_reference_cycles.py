@@ -10,6 +10,7 @@ import pytest
 from nsqd.broker.broker import Broker, BrokerSettings
 from nsqd.broker.channel import Channel, ChannelSettings
 from nsqd.broker.consumer import Consumer
+from nsqd.broker.limits import NO_LIMITS, LimitOverrides, Limits
 from nsqd.broker.message_id import MessageIdFactory
 from nsqd.broker.topic import Topic
 from tests.support.channel_rig import ChannelRig, disk_settings
@@ -52,12 +53,16 @@ def _no_collector() -> Iterator[None]:
     gc.enable()
 
 
-def make_broker(data_path: Path) -> tuple[Broker, FakeScheduler]:
+LIMITS = Limits(max_depth=5, msg_ttl_s=60, max_attempts=1, dead_letter_topic_suffix=".dead")
+
+
+def make_broker(data_path: Path, limits: Limits = NO_LIMITS) -> tuple[Broker, FakeScheduler]:
     scheduler = FakeScheduler()
     settings = BrokerSettings(
         mem_queue_size=10,
         disk=disk_settings(data_path),
         channel=ChannelSettings(max_msg_timeout_s=900, max_consumers=0),
+        limits=limits,
     )
     return Broker(settings, scheduler, MessageIdFactory(1)), scheduler
 
@@ -168,8 +173,9 @@ def test_deleted_topics_and_channels_are_gone(tmp_path: Path) -> None:
     assert [reference() for reference in references] == [None] * 3
 
 
-def test_ephemeral_channels_that_come_and_go_leave_nothing(tmp_path: Path) -> None:
-    broker, scheduler = make_broker(tmp_path)
+@pytest.mark.parametrize("limits", [NO_LIMITS, LIMITS])
+def test_ephemeral_channels_that_come_and_go_leave_nothing(tmp_path: Path, limits: Limits) -> None:
+    broker, scheduler = make_broker(tmp_path, limits)
     topic = broker.ensure_topic("t")
     references = []
     for _ in range(5):
@@ -185,6 +191,28 @@ def test_ephemeral_channels_that_come_and_go_leave_nothing(tmp_path: Path) -> No
         del channel, connection
 
     assert [reference() for reference in references] == [None] * 5
+
+
+def test_topics_with_limits_that_come_and_go_leave_nothing(tmp_path: Path) -> None:
+    broker, scheduler = make_broker(tmp_path, LIMITS)
+    references = []
+    for number in range(5):
+        topic = broker.ensure_topic(f"t{number}")
+        connection = Connection(topic.ensure_channel("c"))
+        connection.ready(5)
+        topic.publish([b"a", b"b"])
+        scheduler.settle()
+        connection.finish_all()
+        broker.limits.set(topic, LimitOverrides(max_depth=number))
+        references.append(weakref.ref(topic))
+        broker.delete_topic(topic.name)
+        connection.leave()
+        scheduler.advance(61)
+        del topic, connection
+
+    assert [reference() for reference in references] == [None] * 5
+    assert gc.collect() == 0
+    assert scheduler.pending_timers == []
 
 
 def test_many_connections_leave_no_garbage_at_all(tmp_path: Path) -> None:
