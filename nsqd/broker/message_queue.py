@@ -56,7 +56,8 @@ class MessageQueue:
         self._memory_count = 0  # messages of the pieces without ordinals
         self._kept_count = 0  # messages of the pieces with ordinals: on disk as well
         self._kept_bytes = 0
-        self._loaded_bytes = 0  # bodies of all pieces
+        # Bodies of all pieces; None until somebody asks, so that nobody else pays for it.
+        self._loaded_bytes: int | None = None
         self._straight_count = 0  # those of them that have not been out since they were written
         self._unread_count = backend.unread_count  # looked up whenever the backend was used
 
@@ -78,6 +79,8 @@ class MessageQueue:
     @property
     def waiting_bytes(self) -> int:
         """How large the messages that wait here are or would be on disk."""
+        if self._loaded_bytes is None:
+            self._loaded_bytes = sum(_body_bytes(*piece[:3]) for piece in self._pieces)
         loaded_count = self._memory_count + self._kept_count
         overhead_bytes = loaded_count * RECORD_OVERHEAD_BYTES
         return self._loaded_bytes + overhead_bytes + self._backend.unread_bytes
@@ -96,14 +99,16 @@ class MessageQueue:
         if count <= room:
             self._pieces.append((batch, 0, count, None))
             self._memory_count += count
-            self._loaded_bytes += batch.body_bytes
+            if self._loaded_bytes is not None:
+                self._loaded_bytes += batch.body_bytes
             return
         room = max(room, 0)
         kept = self._append(batch, room, count)
         if room:
             self._pieces.append((batch, 0, room, None))
             self._memory_count += room
-            self._loaded_bytes += _body_bytes(batch, 0, room)
+            if self._loaded_bytes is not None:
+                self._loaded_bytes += _body_bytes(batch, 0, room)
         if kept is not None:
             self._keep(kept, batch.body_bytes)
 
@@ -112,7 +117,8 @@ class MessageQueue:
         stored_count = len(batch.bodies)
         while self._pieces and self._pieces[-1][0] is batch:
             _, start, stop, ordinals = self._pieces.pop()
-            self._loaded_bytes -= _body_bytes(batch, start, stop)
+            if self._loaded_bytes is not None:
+                self._loaded_bytes -= _body_bytes(batch, start, stop)
             if ordinals is None:
                 self._memory_count -= stop - start
                 stored_count -= stop - start
@@ -198,7 +204,8 @@ class MessageQueue:
             if start + count < stop:
                 self._pieces.appendleft((batch, start + count, stop, ordinals))
                 piece = (batch, start, start + count, ordinals)
-        self._loaded_bytes -= _body_bytes(batch, start, start + count)
+        if self._loaded_bytes is not None:
+            self._loaded_bytes -= _body_bytes(batch, start, start + count)
         if ordinals is None:
             self._memory_count -= count
         else:
@@ -230,7 +237,8 @@ class MessageQueue:
         """Put back at the front what has been taken and could not be used."""
         batch, start, stop, ordinals = piece
         self._pieces.appendleft(piece)
-        self._loaded_bytes += _body_bytes(batch, start, stop)
+        if self._loaded_bytes is not None:
+            self._loaded_bytes += _body_bytes(batch, start, stop)
         if ordinals is None:
             self._memory_count += stop - start
         else:
@@ -291,7 +299,7 @@ class MessageQueue:
     def _forget_memory(self) -> None:
         self._pieces.clear()
         self._memory_count = self._kept_count = self._kept_bytes = self._straight_count = 0
-        self._loaded_bytes = 0
+        self._loaded_bytes = None
 
     @property
     def _is_held_up(self) -> bool:
@@ -339,7 +347,8 @@ class MessageQueue:
     def _keep(self, piece: Piece, body_bytes: int) -> None:
         batch, start, stop, _ = piece
         self._pieces.append(piece)
-        self._loaded_bytes += _body_bytes(batch, start, stop)
+        if self._loaded_bytes is not None:
+            self._loaded_bytes += _body_bytes(batch, start, stop)
         self._kept_count += stop - start
         self._kept_bytes += body_bytes
         self._straight_count += stop - start
@@ -347,7 +356,8 @@ class MessageQueue:
     def _put_back_in_memory(self, batch: StoredBatch) -> None:
         count = len(batch.bodies)
         self._pieces.append((batch, 0, count, batch.ordinals))
-        self._loaded_bytes += batch.body_bytes
+        if self._loaded_bytes is not None:
+            self._loaded_bytes += batch.body_bytes
         if batch.ordinals is None:
             self._memory_count += count
         else:
