@@ -43,7 +43,18 @@ _COUNT_BYTES = 64 * 1024 * 1024
 class SegmentState:
     """What a queue knows of one of its segments; they are linked from the oldest to the newest."""
 
-    __slots__ = ("damage", "end", "exists", "fd", "finished", "is_dirty", "next", "number")
+    __slots__ = (
+        "damage",
+        "end",
+        "exists",
+        "fd",
+        "finished",
+        "is_dirty",
+        "is_suspect",
+        "next",
+        "number",
+        "synced_end",
+    )
 
     def __init__(self, number: int, end: int = 0, *, exists: bool = False) -> None:
         self.number = number
@@ -55,6 +66,10 @@ class SegmentState:
         self.exists = exists
         # Bytes were appended that no fsync covers yet.
         self.is_dirty = False
+        # An fsync failed: the kernel may have dropped what was appended behind `synced_end` and
+        # call it clean, so the next one must write these bytes again first.
+        self.is_suspect = False
+        self.synced_end = 0
         # A completed segment keeps its descriptor until it was fsynced, or -1: an error of the
         # disk is reported through a descriptor that was open when it happened.
         self.fd = -1

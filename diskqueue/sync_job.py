@@ -6,7 +6,8 @@ copies only: descriptors of its own, the text of the metadata, paths.
 
 The order of the steps makes a crash between any two of them harmless:
 
-1. fsync the segments, so that the metadata never points beyond what is durable;
+1. fsync the segments, so that the metadata never points beyond what is durable; what a failed
+   fsync was to cover is written once more before, since the next one would not write it;
 2. rename damaged segments whose records are all finished; a segment the old metadata points to may
    be missing, while one before the new read position would be deleted at the next start;
 3. replace the sidecar of finished records, which is good for the old metadata too;
@@ -30,6 +31,7 @@ from diskqueue import layout
 from diskqueue.recovery import SegmentState
 from diskqueue.sidecar import Consumed, FinishedPlan, Sidecar
 
+_REWRITE_BYTES = 1024 * 1024
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -142,11 +144,31 @@ class SyncJob:
 
 
 def _fsync_segment(target: FsyncTarget) -> None:
-    if target.fd >= 0:
-        os.fsync(target.fd)
-        return
-    fd = os.open(target.path, os.O_RDONLY | os.O_CLOEXEC)
+    state = target.state
     try:
+        if state.is_suspect:
+            _rewrite(target.path, state.synced_end, target.size_bytes)
+        elif target.fd >= 0:
+            os.fsync(target.fd)
+        else:
+            _rewrite(target.path, 0, 0)
+    except OSError:
+        state.is_suspect = True
+        raise
+    state.is_suspect = False
+    state.synced_end = target.size_bytes
+
+
+def _rewrite(path: str, start: int, end: int) -> None:
+    """Writes a part of a file over itself, so that the fsync that follows has something to do."""
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        while start < end:
+            piece = os.pread(fd, min(_REWRITE_BYTES, end - start), start)
+            if not piece:
+                raise OSError(errno.EIO, f"{path} ends at {start}, not at {end}")
+            layout.write_all(fd, piece, start)
+            start += len(piece)
         os.fsync(fd)
     finally:
         os.close(fd)

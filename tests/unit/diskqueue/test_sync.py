@@ -423,6 +423,42 @@ def test_failed_fsync_ends_the_segment_and_stays_unsynced(
     assert numbers(drain(queue)) == [2]
 
 
+def test_what_a_failed_fsync_was_to_cover_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel calls the pages clean after the error: another fsync alone would save nothing."""
+    queue = open_queue(tmp_path, 1 << 20)
+    queue.put([payload(0)])
+    queue.sync()
+    queue.put([payload(1)])
+    job = queue.prepare_sync(with_metadata=False)
+    assert job is not None
+    queue.put([payload(2)])  # while the fsync is under way
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail_with_io_error)
+        with pytest.raises(OSError, match="Input/output") as caught:
+            job.run()
+    queue.complete_sync(job, caught.value)
+    written: list[tuple[str, int, int]] = []
+    pwrite = os.pwrite
+
+    def logged_pwrite(fd: int, data: bytes, position: int) -> int:
+        path = os.readlink(f"/proc/self/fd/{fd}")
+        written.append((os.path.basename(path), position, len(data)))
+        return pwrite(fd, data, position)
+
+    monkeypatch.setattr(os, "pwrite", logged_pwrite)
+    for _ in range(2):
+        job = queue.prepare_sync(with_metadata=False)
+        if job is not None:
+            job.run()
+            queue.complete_sync(job)
+
+    assert written == [("t.diskqueue.000000.dat", RECORD_BYTES, 2 * RECORD_BYTES)], "and only once"
+    assert segment_path(tmp_path, 0).read_bytes() == records(0, 3)
+    assert queue.unsynced_count == 0
+
+
 def test_failed_metadata_deletes_nothing_and_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
