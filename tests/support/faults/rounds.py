@@ -382,7 +382,10 @@ async def _cut_anywhere(game: Round, cut_count: int) -> None:
     records = await _record_life(game, 0.2)
     sends = SendIndex(records)
     for position in _choose_cuts(game.chance, records, cut_count):
-        await _cut(game, records, position, game.ledger.expect(position, sends))
+        expected = game.ledger.expect(position, sends)
+        if game.plan:
+            expected.gone.clear()  # a topic keeps what its channels may not have, so it comes again
+        await _cut(game, records, position, expected)
 
 
 def _choose_cut(game: Round) -> tuple[list[Record], int, Expectation]:
