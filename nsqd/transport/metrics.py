@@ -93,6 +93,15 @@ def _family(name: str, kind: str, help_text: str, read: _Read[_Stats]) -> Family
     return Family(name, kind, help_text, (("", read),))
 
 
+def _smallest(one: float, other: float) -> float:
+    return min(one or other, other or one)
+
+
+def _limit_family(name: str, help_text: str, read: _Read[TopicStats]) -> Family[TopicStats]:
+    """Of topics that share a row the strictest limit is shown; 0 is none."""
+    return Family(name, "gauge", help_text, (("", read),), merge=_smallest)
+
+
 def _memory_depth(stats: TopicStats | ChannelStats, _disk: DiskUse) -> int:
     return stats.depth - stats.backend_depth
 
@@ -144,20 +153,20 @@ TOPIC_FAMILIES: tuple[Family[TopicStats], ...] = (
         *("nsqd_topic_dead_lettered", "counter", "Messages dead-lettered before that."),
         lambda topic, _: topic.losses.dead_lettered_count,
     ),
-    _family(
-        *("nsqd_topic_max_depth", "gauge", "Messages that each queue may hold; 0 is no limit."),
+    _limit_family(
+        *("nsqd_topic_max_depth", "Messages that each queue may hold; 0 is no limit."),
         lambda topic, _: topic.limits.max_depth,
     ),
-    _family(
-        *("nsqd_topic_max_depth_bytes", "gauge", "Bytes that each queue may hold; 0: no limit."),
+    _limit_family(
+        *("nsqd_topic_max_depth_bytes", "Bytes that each queue may hold; 0: no limit."),
         lambda topic, _: topic.limits.max_depth_bytes,
     ),
-    _family(
-        *("nsqd_topic_max_attempts", "gauge", "Deliveries of a message; 0 is no limit."),
+    _limit_family(
+        *("nsqd_topic_max_attempts", "Deliveries of a message; 0 is no limit."),
         lambda topic, _: topic.limits.max_attempts,
     ),
-    _family(
-        *("nsqd_topic_msg_ttl_seconds", "gauge", "How old messages may become; 0 is no limit."),
+    _limit_family(
+        *("nsqd_topic_msg_ttl_seconds", "How old messages may become; 0 is no limit."),
         lambda topic, _: topic.limits.msg_ttl_s,
     ),
 )
@@ -185,7 +194,7 @@ ARCHIVE_FAMILIES: tuple[Family[TopicStats], ...] = (
         "gauge",
         "When the oldest message of the topic's history was published; 0 if there is none.",
         (("", lambda topic, _: topic.archive.oldest_ns // 10**9 if topic.archive else 0),),
-        merge=lambda one, other: min(one or other, other or one),
+        merge=_smallest,
     ),
 )
 

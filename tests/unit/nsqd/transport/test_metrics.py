@@ -233,3 +233,11 @@ def test_it_is_what_prometheus_client_would_have_written(*, is_openmetrics: bool
         assert ours[name].type == family.type
         assert ours[name].documentation == family.documentation
         assert in_order(ours[name]) == in_order(family)
+
+
+def test_of_topics_without_a_row_the_strictest_limit_is_shown() -> None:
+    topics = [topic_stats("t", limits=Limits(max_depth=limit)) for limit in (0, 7, 5, 0)]
+
+    found = samples(render(*map(reading, topics), max_queues=0))
+
+    assert found["nsqd_topic_max_depth{topic=(other)}"] == 5
