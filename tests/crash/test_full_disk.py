@@ -167,3 +167,24 @@ async def test_min_free_disk_keeps_room_for_the_memory_queue(small: StartOnSmall
     await wait_for(lambda: ping(nsqd), (200, "OK"))
     assert "disk has room again, taking publishes" in nsqd.log
     await nsqd.publish(TOPIC, "goes on")
+
+
+async def test_nothing_hangs_on_a_full_disk_and_a_stop_says_what_it_could_not_save(
+    small: StartOnSmallDisk,
+) -> None:
+    nsqd, disk = small("--mem-queue-size=100")
+    await nsqd.start()
+    await nsqd.create(TOPIC, CHANNEL)
+    await nsqd.wait_for_metadata(CHANNEL)
+    await nsqd.publish(TOPIC, "fits into memory")
+    disk.fill()
+
+    # It is in force at once, and answered though nsqd.dat can't have it.
+    await nsqd.post(f"/channel/pause?topic={TOPIC}&channel={CHANNEL}")
+    status, text = await ping(nsqd)
+    assert (status, text) == (500, "NOK - nsqd.dat: no space left on device")
+    reply = await nsqd.request("POST", "/topic/create?topic=another")
+    assert reply.error == (503, "DISK_FULL: no space left on device")
+
+    assert await nsqd.end() == 1
+    assert "failed to save everything - [Errno 28] No space left on device" in nsqd.log

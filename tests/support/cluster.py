@@ -102,6 +102,13 @@ class DaemonProcess:
         await wait_until(lambda: not self.is_running())
         assert self._process.returncode == 0, self.log
 
+    async def end(self) -> int:
+        """End it with SIGTERM; return its exit code, whatever that is."""
+        assert self._process is not None
+        self._process.terminate()
+        await wait_until(lambda: not self.is_running())
+        return self._process.returncode or 0
+
     def suspend(self) -> None:
         """Have it keep its sockets and say nothing."""
         assert self._process is not None
