@@ -162,9 +162,9 @@ async def test_what_waits_for_the_disk_is_delivered_and_finished(
 @pytest.mark.parametrize(
     ("send", "text"),
     [
-        (send_pub, b"E_PUB_FAILED PUB failed Input/output error"),
-        (send_mpub, b"E_MPUB_FAILED MPUB failed Input/output error"),
-        (send_dpub, b"E_DPUB_FAILED DPUB failed Input/output error"),
+        (send_pub, b"E_PUB_FAILED PUB failed input/output error"),
+        (send_mpub, b"E_MPUB_FAILED MPUB failed input/output error"),
+        (send_dpub, b"E_DPUB_FAILED DPUB failed input/output error"),
     ],
 )
 async def test_a_failed_fsync_fails_the_publish(
