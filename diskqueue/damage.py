@@ -29,33 +29,58 @@ def skip_damage(
     """
     segment = reader.segment
     resume = reader.find_resume(error.offset)
-    skipped_bytes = rescued_bytes = 0
+    rescued_bytes = 0
+    end = segment.end
     if resume is not None:
-        skipped_bytes = resume - error.offset
-        if segment is writer.segment:
-            writer.start_new_segment()
-        # At once: when the read position has passed the damage, a restart finds nothing wrong with
-        # the segment, and deletes it.
-        if not layout.link_quarantined(error.path):
-            segment.damage = error.reason
-        reader.skip_to(resume)
+        _go_on_at(resume, reader, writer, error)
     else:
         if segment is writer.segment:
             rescued_bytes = writer.rescue_behind(error.offset, limits)
-        skipped_bytes = segment.end - error.offset
         segment.end = error.offset
         if not layout.has_quarantine_name(error.path):
             segment.damage = error.reason
+        resume = end
     logger.warning(
         "diskqueue segment damaged file=%s offset=%d reason=%r skipped_bytes=%d rescued_bytes=%d"
         " salvage=python -m diskqueue salvage %s.bad",
-        error.path,
-        error.offset,
-        error.reason,
-        skipped_bytes,
-        rescued_bytes,
-        error.path,
+        *(error.path, error.offset, error.reason, resume - error.offset, rescued_bytes, error.path),
     )
+
+
+def skip_unreadable(reader: Reader, writer: Writer, logger: logging.Logger) -> bool:
+    """Moves the reader behind blocks that the disk cannot read, if it can read some behind them.
+
+    Returns False otherwise: then the whole disk may be away, and nothing may be skipped.
+
+    Raises:
+        OSError: the segment cannot be read.
+    """
+    readable = reader.find_readable()
+    if readable is None:
+        return False
+    path = writer.path_of(reader.segment)
+    error = CorruptSegmentError(path, reader.position, "unreadable blocks", is_torn=False)
+    resume = reader.find_resume(readable - 1)
+    if resume is None:
+        resume = reader.segment.end
+    _go_on_at(resume, reader, writer, error)
+    logger.error(
+        "diskqueue segment unreadable, records go on behind file=%s offset=%d skipped_bytes=%d"
+        " kept=%s.bad",
+        *(path, error.offset, resume - error.offset, path),
+    )
+    return True
+
+
+def _go_on_at(resume: int, reader: Reader, writer: Writer, error: CorruptSegmentError) -> None:
+    segment = reader.segment
+    if segment is writer.segment:
+        writer.start_new_segment()
+    # At once: when the read position has passed the damage, a restart finds nothing wrong with the
+    # segment, and deletes it.
+    if not layout.link_quarantined(error.path):
+        segment.damage = error.reason
+    reader.skip_to(resume)
 
 
 def skip_missing(reader: Reader, writer: Writer, directory: str, logger: logging.Logger) -> None:

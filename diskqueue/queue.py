@@ -48,7 +48,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 from diskqueue import layout
-from diskqueue.damage import skip_damage, skip_missing
+from diskqueue.damage import skip_damage, skip_missing, skip_unreadable
 from diskqueue.errors import CorruptSegmentError, QueueClosedError, RecordTooLargeError
 from diskqueue.finished import Position
 from diskqueue.progress import Progress, durable_position
@@ -281,6 +281,18 @@ class DiskQueue:
             if reader.position >= reader.segment.end:
                 self._correct_depth_at_tail()
             return Batch(first, data, starts, ends)
+
+    def skip_unreadable(self) -> None:
+        """Goes on behind blocks that the disk cannot read; for a caller whose `read` keeps failing.
+
+        Does nothing if nothing near can be read either: that may be a disk that comes back.
+
+        Raises:
+            OSError: the disk cannot be read.
+        """
+        segment = self._reader.segment
+        if skip_unreadable(self._reader, self._writer, self._logger):
+            self._unread_count += self._progress.forget_finished(segment)
 
     def peek(self, max_records: int, max_bytes: int) -> list[bytes]:
         """The payloads that `read` would give next, which stay unread; `Reader.peek` says more.

@@ -6,6 +6,7 @@ finished before the queue was opened are stepped over as soon as the position re
 piece reaches into them.
 """
 
+import errno
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -17,6 +18,9 @@ from diskqueue.recovery import SegmentState
 from diskqueue.segment import PREFIX_BYTES, Limits, find_damage, read_record, split_records
 
 _READ_AHEAD_BYTES = 256 * 1024
+_BLOCK_BYTES = 4096
+# Each may take the disk seconds.
+_MAX_BAD_BLOCKS = 64
 
 
 class Batch:
@@ -235,9 +239,39 @@ class Reader:
         if self._fd < 0:
             self._fd = self._open()
         size = min(max(max_bytes, _READ_AHEAD_BYTES), self.limit - self.position)
-        self._buffer = os.pread(self._fd, size, self.position)
+        try:
+            self._buffer = os.pread(self._fd, size, self.position)
+        except OSError as error:
+            # There may be records up to the block that cannot be read.
+            block_bytes = _BLOCK_BYTES - self.position % _BLOCK_BYTES
+            if error.errno != errno.EIO or size <= block_bytes:
+                raise
+            self._buffer = os.pread(self._fd, block_bytes, self.position)
         self.buffer_pos = self.position
         return self._buffer
+
+    def find_readable(self) -> int | None:
+        """Where a block can be read again behind some that cannot, or None if nowhere near.
+
+        Raises:
+            OSError: something else is wrong.
+        """
+        if self._fd < 0:
+            self._fd = self._open()
+        offset = self.position
+        bad_count = 0
+        while offset < self.segment.end and bad_count < _MAX_BAD_BLOCKS:
+            try:
+                os.pread(self._fd, 1, offset)
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                bad_count += 1
+            else:
+                if bad_count:
+                    return offset
+            offset += _BLOCK_BYTES - offset % _BLOCK_BYTES
+        return None
 
     def _read_one(self) -> bytes:
         """The record at the position if it is one: larger than max_bytes, or than the limit."""
@@ -254,19 +288,27 @@ class Reader:
     ) -> tuple[list[int], list[int]]:
         """The records up to the first that is no message, or whose length is provably wrong."""
         stranger = resync.find_stranger(buffer, starts)
-        if stranger is None and self._is_followed(buffer, ends[-1]):
-            return starts, ends
         count = len(starts) if stranger is None else stranger
-        if count:
-            start = self.buffer_pos + starts[count - 1] - PREFIX_BYTES
-            stop = self.buffer_pos + ends[count - 1]
-            max_bytes = self._limits.max_record_bytes
-            if not resync.is_length_right(self._fd, start, stop, self.segment.end, max_bytes):
+        try:
+            if stranger is None and self._is_followed(buffer, ends[-1]):
+                return starts, ends
+            if count and not self._is_length_right(starts[count - 1], ends[count - 1]):
                 count -= 1
+        except OSError:
+            pass  # What is behind cannot be read, and tells nothing about what can.
         if not count:
             reason = "a record that is no message, or has the wrong length"
             raise CorruptSegmentError(self._path(), self.position, reason, is_torn=False)
         return starts[:count], ends[:count]
+
+    def _is_length_right(self, start: int, end: int) -> bool:
+        return resync.is_length_right(
+            self._fd,
+            self.buffer_pos + start - PREFIX_BYTES,
+            self.buffer_pos + end,
+            self.segment.end,
+            self._limits.max_record_bytes,
+        )
 
     def _is_followed(self, buffer: bytes, end: int) -> bool:
         """Whether a record, or nothing, stands behind the last one."""

@@ -10,6 +10,7 @@ makes the records durable and nothing else, which is one fsync; the read positio
 `PROMPT_METADATA_S`.
 """
 
+import errno
 import logging
 import os
 import time
@@ -30,6 +31,8 @@ from nsqd.broker.scheduler import Scheduler, Timer
 logger = logging.getLogger(__name__)
 
 MAX_STORED_BYTES = 2**31 - 1
+# A block that could not be read so many times, a second apart, is taken for lost.
+GIVE_UP_COUNT = 10
 # With --sync-every=1 finished messages are noted on disk this soon: not at each FIN, which would
 # take the disk from the publishes that wait for it.
 PROMPT_METADATA_S = 0.1
@@ -168,7 +171,7 @@ class DiskBackend:
         self._wants_metadata = False
         self._has_sync_failed = False  # then the next one waits for the timer
         self._has_metadata_failed = False  # and a sync of records alone does not make up for that
-        self._has_read_failed = False
+        self._failed_read_count = 0  # since the last that succeeded
         self._is_closed = False
         # Appends are numbered, so that a receipt waits for a sync that covers its own.
         self._append_number = 0
@@ -229,11 +232,13 @@ class DiskBackend:
         try:
             records = self._queue.read(max_records, max_bytes)
         except OSError as error:
-            self._has_read_failed = True
+            self._failed_read_count += 1
             self._tell("read", error)
+            if error.errno == errno.EIO and self._failed_read_count % GIVE_UP_COUNT == 0:
+                self._queue.skip_unreadable()
             raise
-        if self._has_read_failed:
-            self._has_read_failed = False
+        if self._failed_read_count:
+            self._failed_read_count = 0
             self._tell("read", None)
         if records is None:
             self._changed()  # what was left may have been quarantined, which wants a sync

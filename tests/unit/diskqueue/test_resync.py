@@ -1,5 +1,7 @@
 """Damage in a queue of messages: reading goes on behind it, and no wrong body is handed out."""
 
+import contextlib
+import errno
 import itertools
 import os
 import struct
@@ -211,6 +213,60 @@ def test_reading_by_small_pieces_sees_the_same(tmp_path: Path) -> None:
         found += [envelope.decode(payload).body for payload in batch]
 
     assert found == BODIES[:2] + BODIES[3:]
+
+
+def break_blocks(patch: pytest.MonkeyPatch, *blocks: int) -> None:
+    """Have the disk fail to read these blocks of any file."""
+    pread = os.pread
+
+    def read(fd: int, size: int, offset: int) -> bytes:
+        if any(offset < (block + 1) * 4096 and offset + size > block * 4096 for block in blocks):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return pread(fd, size, offset)
+
+    patch.setattr(os, "pread", read)
+
+
+def read_all(queue: DiskQueue) -> list[bytes]:
+    """All bodies up to a place that cannot be read."""
+    found: list[bytes] = []
+    with contextlib.suppress(OSError):
+        while (batch := queue.read(100, 1 << 18)) is not None:
+            found += [envelope.decode(payload).body for payload in batch]
+    return found
+
+
+def test_only_the_records_in_blocks_that_cannot_be_read_are_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bodies = [b"%04d" % number * 64 for number in range(100)]
+    queue = damaged(tmp_path, segment(*bodies), 0, b"")
+    starts = starts_of(*bodies)
+    break_blocks(monkeypatch, 2, 3)
+    lost = [i for i in range(100) if starts[i] < 4 * 4096 and starts[i + 1] > 2 * 4096]
+
+    before = read_all(queue)
+    assert before == bodies[: lost[0]]
+    assert read_all(queue) == [], "it may be readable again soon"
+    queue.skip_unreadable()
+
+    assert read_all(queue) == bodies[lost[-1] + 1 :]
+    assert "000000.dat.bad" in names(tmp_path)
+    queue.put([message(1000, b"goes on")])
+    assert read_all(queue) == [b"goes on"]
+
+
+def test_a_disk_that_is_away_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bodies = [b"%04d" % number * 64 for number in range(100)]
+    queue = damaged(tmp_path, segment(*bodies), 0, b"")
+    with monkeypatch.context() as patch:
+        break_blocks(patch, *range(100))
+        assert read_all(queue) == []
+        queue.skip_unreadable()
+        assert read_all(queue) == []
+
+    assert read_all(queue) == bodies
+    assert not any(name.endswith(".bad") for name in names(tmp_path))
 
 
 @settings(max_examples=150, deadline=None)

@@ -372,3 +372,26 @@ def _raise(error: OSError) -> object:
         raise error
 
     return fail
+
+
+def test_a_block_that_stays_unreadable_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(tmp_path)
+    skipped: list[int] = []
+    failure = OSError(errno.EIO, "Input/output error")
+
+    def skip() -> None:
+        skipped.append(len(rig.writes))
+
+    rig.append(b"a")
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.backend.queue, "read", _raise(failure))
+        patch.setattr(rig.backend.queue, "skip_unreadable", skip)
+        for _ in range(25):
+            with pytest.raises(OSError, match="Input/output"):
+                rig.read()
+    assert skipped == [11, 21]
+
+    assert rig.read() == [b"a"]
+    assert rig.writes[-2:] == [failure, None]
