@@ -192,6 +192,9 @@ def _decode_body(content: bytes, body_end: int) -> FinishedFile:
         blocks.append(Block(segment, ranges, last_start, first_crc, last_crc))
     if offset != body_end:
         raise CorruptSidecarError("its counts are wrong")
+    ends = [block.end for block in blocks]
+    if max(number, position, *previous, *ends) > layout.MAX_NUMBER:
+        raise CorruptSidecarError("its numbers are wrong")
     return FinishedFile(previous, Position(number, position), read_crc, gaps, tuple(blocks))
 
 

@@ -33,6 +33,8 @@ _FILE_NAME = re.compile(
     r"|(?P<kind>meta\.dat|finished|due)(?P<temporary>\.\d+\.tmp)?)",
     re.DOTALL,
 )
+# Files and positions go no farther: half of an int64, so that whoever counts on stays within one.
+MAX_NUMBER = 1 << 62
 # Nineteen digits hold every int64, which is what go-diskqueue scans.
 _METADATA = re.compile(rb"(-?\d{1,19})\s+(\d{1,19}),(\d{1,19})\s+(\d{1,19}),(\d{1,19})\s*")
 # A bound on the search for a free quarantine name.
@@ -233,7 +235,10 @@ def parse_metadata(text: bytes) -> Metadata:
     match = _METADATA.fullmatch(text)
     if match is None:
         raise CorruptMetadataError(f"not the text of a metadata file: {text[:80]!r}")
-    return Metadata(*map(int, match.groups()))
+    numbers = [int(group) for group in match.groups()]
+    if max(numbers) > MAX_NUMBER:
+        raise CorruptMetadataError(f"numbers that no queue has: {text[:80]!r}")
+    return Metadata(*numbers)
 
 
 def read_metadata(directory: str, name: str) -> Metadata | None:

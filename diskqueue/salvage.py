@@ -124,25 +124,36 @@ class Shape:
             crossing: only take a place before this offset whose records lead on beyond it.
         """
         stop = crossing or len(self._data)
+        # Places that lead nowhere. The rest of a chain leads where the chain does, and a message
+        # may hold a long one: without this, it would be followed from each of its links.
+        dead: set[int] = set()
         for match in self._pattern.finditer(self._data, position):
             if match.start() >= stop:
                 break
-            if self._is_chain(match.start(), crossing):
+            if self._is_chain(match.start(), crossing, dead):
                 return match.start()
         return stop
 
-    def _is_chain(self, position: int, crossing: int) -> bool:
+    def _is_chain(self, position: int, crossing: int, dead: set[int]) -> bool:
         wanted = 1 if self._needs_hex_id else _CHAIN_COUNT
-        count = 0
+        starts: list[int] = []
         end = position
         for start in self._walk(position):
+            if start in dead:
+                dead.update(starts)
+                return False
             if not self.has_header(start):
                 break
-            count += 1
+            starts.append(start)
             end = self.find_end(start) or start
-            if count >= wanted and end > crossing:
+            if len(starts) >= wanted and end > crossing:
                 return True
-        return count > 0 and end == len(self._data)
+        if starts and end == len(self._data):
+            return True
+        if len(starts) >= wanted:
+            # A shorter one may still be the end of another that is long enough.
+            dead.update(starts)
+        return False
 
     def _walk(self, position: int) -> Iterator[int]:
         end = self.find_end(position)
