@@ -480,7 +480,8 @@ class TestDurations:
     def test_format(self, seconds: float, text: str) -> None:
         assert format_duration(seconds) == text
 
-    @given(st.integers(-(2**53), 2**53))
+    # Two roundings of a float: exact up to 26 days, and a nanosecond off at times beyond.
+    @given(st.integers(-(2**51), 2**51))
     def test_format_and_parse_are_inverse(self, nanoseconds: int) -> None:
         text = format_duration(nanoseconds / 1e9)
 
