@@ -60,7 +60,7 @@ def check_queue(directory: str, files: layout.QueueFiles) -> QueueReport:
 def _check_sidecar(
     directory: str, files: layout.QueueFiles, metadata: layout.Metadata, report: QueueReport
 ) -> list[tuple[int, int]]:
-    """Looks which records are finished; returns which segments were deleted before older ones."""
+    """Looks which records are finished; returns which segments may have been deleted."""
     read = finished.Position(metadata.read_file, metadata.read_pos)
     try:
         found = finished.examine(directory, files.name, read, files.segments)
@@ -81,7 +81,8 @@ def _check_sidecar(
         present_count = sum(first <= number <= last for number in files.segments)
         count = last + 1 - first - present_count
         report.notes.append(f"{count} segments are consumed, though older ones are not")
-    return found.gaps
+    # What a start passes over may be deleted; the gaps in it are not in this sidecar any more.
+    return [(read.number, found.read.number - 1), *found.gaps]
 
 
 def _check_segment(directory: str, number: int, report: QueueReport) -> int:

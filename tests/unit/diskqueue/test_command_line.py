@@ -1,5 +1,6 @@
 """python -m diskqueue: what it prints, how it exits, and that it changes nothing."""
 
+import errno
 import json
 import os
 import struct
@@ -93,6 +94,35 @@ def test_check_tells_a_segment_that_is_missing_beside_the_gaps(
     assert main(["check", str(tmp_path)]) == 1
 
     assert "DAMAGE    1 segments are missing" in capsys.readouterr().out
+
+
+def test_check_of_a_crash_between_sidecar_and_metadata_is_no_damage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new sidecar does not have the gap that the start passes over."""
+    leave_gap(tmp_path)
+    queue = DiskQueue(tmp_path, "t", max_bytes_per_file=3 * RECORD_BYTES)
+    queue.put([payload(number) for number in range(30, 39)])
+    first = queue.read(1, 10_000)
+    assert first is not None
+    drain(queue)
+    queue.commit([first.first])  # record 4: the read position goes to 25, beyond the gap
+    replace = os.replace
+
+    def fail_for_metadata(source: str, target: str) -> None:
+        if target.endswith("meta.dat"):
+            raise OSError(errno.EIO, "the process was killed here")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", fail_for_metadata)
+    with pytest.raises(OSError, match="killed here"):
+        queue.sync()
+
+    code = main(["check", str(tmp_path)])
+
+    output = capsys.readouterr().out
+    assert "the metadata was not written" in output
+    assert code == 0, output
 
 
 def test_check_of_a_damaged_sidecar_is_a_note(
