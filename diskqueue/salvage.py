@@ -15,9 +15,11 @@ from mmap import mmap
 from diskqueue.envelope import HEADER, HEADER_BYTES
 from diskqueue.segment import DEFAULT_MAX_RECORD_BYTES, PREFIX, PREFIX_BYTES
 
-# 2000-01-01 and 2200-01-01: what a wall clock in nanoseconds can plausibly have shown.
+# 2000-01-01 and January 2043: what a wall clock in nanoseconds can plausibly have shown. Before then
+# the first byte of a timestamp is no printable character, so text behind zeros, which blocks that a
+# power cut has left out make, is not taken for a record.
 _MIN_TIMESTAMP_NS = 946_684_800 * 10**9
-_MAX_TIMESTAMP_NS = 7_258_118_400 * 10**9
+_MAX_TIMESTAMP_NS = 0x20 << 56
 _HEX_ID = re.compile(rb"[0-9a-f]{16}")
 # How many records from the beginning tell what the queue's headers look like.
 _SAMPLE_COUNT = 100
@@ -165,6 +167,6 @@ class Shape:
     def _compile(self) -> re.Pattern[bytes]:
         """Matches, without consuming, wherever a record could start."""
         length = rb"[\x00-" + re.escape(bytes([self._max_record_bytes >> 24])) + rb"].{3}"
-        timestamp = rb"[\x0d-\x64].{7}" if self._needs_timestamp else rb".{8}"
+        timestamp = rb"[\x0d-\x1f].{7}" if self._needs_timestamp else rb".{8}"
         message_id = rb"[0-9a-f]{16}" if self._needs_hex_id else rb".{16}"
         return re.compile(rb"(?=" + length + timestamp + rb".{2}" + message_id + rb")", re.DOTALL)

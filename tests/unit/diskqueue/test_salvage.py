@@ -50,6 +50,14 @@ def test_length_that_swallows_the_next_records_is_seen_through() -> None:
     assert kept(bytes(data)) == [payload(number) for number in range(10) if number != 3]
 
 
+def test_text_behind_zeros_is_no_record() -> None:
+    """A block that a power cut has left out ends in the middle of a body of hex digits."""
+    text = b"51d6ee86bf52d77525a112f76eba4729" * 4
+    data = records(0, 2) + bytes(64) + text + records(2, 2)
+
+    assert kept(data) == [payload(number) for number in range(4)]
+
+
 def test_body_that_contains_records_is_kept_in_one_piece() -> None:
     outer = payload(0)[:26] + records(50, 3)
     data = framed(payload(1)) + framed(outer) + framed(payload(2))
