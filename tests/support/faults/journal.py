@@ -12,7 +12,7 @@ position of a record is its offset in the file: clients take the size of the fil
     unlink     path                     mkdir      path          rmdir      path
     fsync      token, inode or path of a directory                synced     token
     failed     inode                    an fsync that failed: what it was to cover is lost
-    send       port, bytes sent to the client of that port so far
+    send       port, bytes that the client of that port has been sent with this
 """
 
 import marshal

@@ -351,22 +351,24 @@ class WatchedDisk:
             if rule is not None and rule.action == "before":
                 _die()
             with self._lock:
+                # Noted before: a kill in between must not leave a client with what nobody sent.
+                sent = self._note_send(sock, len(content))
                 count = send(sock, data, *flags)
-                self._note_sent(sock, count)
+                sent[1] += count
             if rule is not None and rule.action == "after":
                 _die()
             return count
 
         socket.socket.send = watched  # type: ignore[assignment, method-assign]
 
-    def _note_sent(self, sock: socket.socket, count: int) -> None:
-        if self._journal is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
-            return
+    def _note_send(self, sock: socket.socket, count: int) -> list[int]:
+        """Note what is about to be sent; returns the client's port and the bytes sent before."""
         sent = self._sent.get(sock)
         if sent is None:
-            sent = self._sent[sock] = [sock.getpeername()[1], 0]
-        sent[1] += count
-        self._record("send", *sent)
+            is_internet = sock.family in (socket.AF_INET, socket.AF_INET6)
+            sent = self._sent[sock] = [sock.getpeername()[1] if is_internet else 0, 0]
+        self._record("send", sent[0], sent[1] + count)
+        return sent
 
 
 def _is_appending(fd: int) -> bool:
