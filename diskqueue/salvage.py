@@ -15,9 +15,9 @@ from mmap import mmap
 from diskqueue.envelope import HEADER, HEADER_BYTES
 from diskqueue.segment import DEFAULT_MAX_RECORD_BYTES, PREFIX, PREFIX_BYTES
 
-# 2000-01-01 and January 2043: what a wall clock in nanoseconds can plausibly have shown. Before then
-# the first byte of a timestamp is no printable character, so text behind zeros, which blocks that a
-# power cut has left out make, is not taken for a record.
+# 2000-01-01 and January 2043: what a wall clock in nanoseconds can plausibly have shown. Until then
+# the first byte of a timestamp is no printable character, so text is not taken for a record that
+# stands behind zeros: blocks that a power cut has left out.
 _MIN_TIMESTAMP_NS = 946_684_800 * 10**9
 _MAX_TIMESTAMP_NS = 0x20 << 56
 _HEX_ID = re.compile(rb"[0-9a-f]{16}")
