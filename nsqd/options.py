@@ -155,7 +155,8 @@ class Options:
         "sync-every",
         2500,
         INT,
-        "messages between two fsyncs of a disk queue; 0 is as 1",
+        "messages between two fsyncs of a disk queue; with 1, a publish that goes to disk is"
+        " answered after its fsync, which many share; 0 is as 1",
         minimum=0,
     )
     sync_timeout_s: float = flag(
