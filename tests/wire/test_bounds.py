@@ -82,10 +82,11 @@ class TestReject:
         assert (await nsqd.topic("t"))["rejected_count"] == 1
         assert await bodies_of(nsqd, "t", 1) == [b"x" * 30]
 
+    @pytest.mark.parametrize("options", [{}, {"mem_queue_size": 0, "sync_every": 1}])
     async def test_of_pipelined_publishes_those_that_fit_are_taken(
-        self, start_nsqd: StartNsqd
+        self, start_nsqd: StartNsqd, options: dict[str, int]
     ) -> None:
-        nsqd = await start_nsqd(max_depth=5)
+        nsqd = await start_nsqd(max_depth=5, **options)
         await make_channel(nsqd)
         client = await nsqd.connect()
 
