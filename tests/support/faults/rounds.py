@@ -103,10 +103,12 @@ class Round:
     def prepare(self, *flags: str) -> None:
         """Choose the flags, and know the process that is not started yet."""
         chance = self.chance
+        archive = ("--retain-bytes=50000",) if chance.random() < 0.2 else ()
         self.flags = (
             f"--max-bytes-per-file={chance.choice((300, 1000, 5000, 100_000))}",
             f"--sync-timeout={SYNC_TIMEOUT_S}s",
             "--msg-timeout=250ms",
+            *archive,
             *self.flags,
             *flags,
         )
