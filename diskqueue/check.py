@@ -80,7 +80,8 @@ def _check_sidecar(
     for first, last in found.gaps:
         present_count = sum(first <= number <= last for number in files.segments)
         count = last + 1 - first - present_count
-        report.notes.append(f"{count} segments are consumed, though older ones are not")
+        if count:
+            report.notes.append(f"{count} segments are consumed, though older ones are not")
     # What a start passes over may be deleted; the gaps in it are not in this sidecar any more.
     return [(read.number, found.read.number - 1), *found.gaps]
 
@@ -158,7 +159,8 @@ def _compare(
     missing_count = stop - metadata.read_file - len(found)
     for first, last in gaps:
         present = [number for number in found if first <= number <= last]
-        missing_count -= min(last + 1, stop) - max(first, metadata.read_file) - len(present)
+        known_count = min(last + 1, stop) - max(first, metadata.read_file)
+        missing_count -= max(0, known_count) - len(present)
     if missing_count > 0:
         report.damage.append(f"{missing_count} segments are missing")
     for number, position in (

@@ -6,11 +6,12 @@ import os
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from diskqueue import DiskQueue
+from diskqueue import DiskQueue, layout
 from diskqueue.__main__ import main
 from tests.unit.diskqueue.queue_files import (
     RECORD_BYTES,
@@ -96,6 +97,15 @@ def test_check_tells_a_segment_that_is_missing_beside_the_gaps(
     assert "DAMAGE    1 segments are missing" in capsys.readouterr().out
 
 
+def fail_for_metadata(write: Callable[[str, bytes], None]) -> Callable[[str, bytes], None]:
+    def write_or_fail(path: str, content: bytes) -> None:
+        if path.endswith("meta.dat"):
+            raise OSError(errno.EIO, "the process was killed here")
+        write(path, content)
+
+    return write_or_fail
+
+
 def test_check_of_a_crash_between_sidecar_and_metadata_is_no_damage(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,14 +117,7 @@ def test_check_of_a_crash_between_sidecar_and_metadata_is_no_damage(
     assert first is not None
     drain(queue)
     queue.commit([first.first])  # record 4: the read position goes to 25, beyond the gap
-    replace = os.replace
-
-    def fail_for_metadata(source: str, target: str) -> None:
-        if target.endswith("meta.dat"):
-            raise OSError(errno.EIO, "the process was killed here")
-        replace(source, target)
-
-    monkeypatch.setattr(os, "replace", fail_for_metadata)
+    monkeypatch.setattr(layout, "write_atomically", fail_for_metadata(layout.write_atomically))
     with pytest.raises(OSError, match="killed here"):
         queue.sync()
 
@@ -123,6 +126,26 @@ def test_check_of_a_crash_between_sidecar_and_metadata_is_no_damage(
     output = capsys.readouterr().out
     assert "the metadata was not written" in output
     assert code == 0, output
+
+
+def test_check_knows_gaps_behind_the_metadata(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As above, with segments that were to be deleted and of which the metadata knows nothing."""
+    queue = DiskQueue(tmp_path, "t", max_bytes_per_file=3 * RECORD_BYTES)
+    queue.put([payload(0)])
+    queue.sync()
+    queue.put([payload(number) for number in range(1, 30)])
+    drain(queue)
+    queue.commit(range(1, 29))
+    monkeypatch.setattr(layout, "write_atomically", fail_for_metadata(layout.write_atomically))
+    with pytest.raises(OSError, match="killed here"):
+        queue.sync()
+
+    code = main(["check", str(tmp_path)])
+
+    output = capsys.readouterr().out
+    assert (code, "segments are" in output) == (0, False), output
 
 
 def test_check_of_a_damaged_sidecar_is_a_note(
