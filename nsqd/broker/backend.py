@@ -282,8 +282,11 @@ class DiskBackend:
         try:
             self._due_log.remove()
         finally:
-            self._queue.empty()
-            self._changed()
+            try:
+                self._queue.empty()
+            finally:
+                self._settle(self._append_number, None)  # nothing is left to be synced
+                self._changed()
 
     def free_room(self) -> None:
         """Have files removed that hold finished records only, if there are any."""
@@ -295,8 +298,10 @@ class DiskBackend:
     def close(self) -> None:
         """Make everything durable and let go of the files."""
         self.stop()
-        self._due_log.close()
-        self._queue.close()
+        try:
+            self._due_log.close()
+        finally:
+            self._queue.close()
 
     def delete(self) -> None:
         """Remove the files."""
@@ -306,8 +311,10 @@ class DiskBackend:
         try:
             self._due_log.remove()
         finally:
-            self._queue.delete()
-            self._settle(self._append_number, None)
+            try:
+                self._queue.delete()
+            finally:
+                self._settle(self._append_number, None)
 
     def stop(self) -> None:
         """Sync no more by itself."""

@@ -272,17 +272,14 @@ class Topic:
                 errors.append(error)
         self.on_channel_change = None  # it knows us, and would keep us alive
         self._moved.clear()
-        try:
-            self._queue.empty()
-        except OSError as error:
-            errors.append(error)
-        finally:
-            self._queue.backend.delete()
-        try:
-            if self.archive is not None:
-                self.archive.delete()
-        except OSError as error:
-            errors.append(error)
+        steps = [self._queue.empty, self._queue.backend.delete]
+        if self.archive is not None:
+            steps.append(self.archive.delete)
+        for step in steps:
+            try:
+                step()
+            except OSError as error:
+                errors.append(error)
         if errors:
             raise errors[0]
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from nsqd.broker.archive import ArchiveKeeper
+from nsqd.broker.archive_log import Retention
 from nsqd.broker.broker import Broker, BrokerSettings
 from nsqd.broker.channel import ChannelSettings
 from nsqd.broker.message_id import SEQUENCE_COUNT, MessageIdFactory
@@ -157,6 +159,68 @@ def test_a_topic_keeps_what_the_channels_have_not_synced(tmp_path: Path) -> None
         rig.settle()
 
     assert topic_disk.outstanding_count == 0
+
+
+def refuse_unlinks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unlink(path: str) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "unlink", unlink)
+
+
+@pytest.mark.parametrize("verb", ["empty", "delete"])
+def test_nobody_waits_for_what_is_gone_even_if_its_files_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    rig = PromptRig(tmp_path)
+    backend = rig.channel("a").queue.backend
+    receipt = rig.topic().publish([b"x"])
+    assert receipt is not None
+
+    with monkeypatch.context() as patch:
+        refuse_unlinks(patch)
+        with pytest.raises(OSError, match="Input/output error"):
+            getattr(backend, verb)()
+
+    assert receipt.is_done
+
+
+def test_a_deleted_topic_leaves_no_history_even_if_other_files_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = BrokerRig(tmp_path, mem_queue_size=0)
+    rig.publish(b"x")
+    topic = rig.topic()
+    topic.archive = ArchiveKeeper(
+        Retention(max_bytes=10_000, max_age_s=0.0), disk_settings(tmp_path), rig.scheduler
+    ).open("t")
+
+    with monkeypatch.context() as patch:
+        refuse_unlinks(patch)
+        with pytest.raises(OSError, match="Input/output error"):
+            topic.delete()
+
+    assert topic.archive.is_closed
+
+
+def test_a_topic_forgets_what_a_channel_has_emptied_before_its_sync(tmp_path: Path) -> None:
+    rig = BrokerRig(tmp_path, mem_queue_size=0)
+    rig.scheduler.holds_threads = True
+    rig.publish(b"x")
+    channel = rig.channel("a")
+    rig.advance(2.5)
+    assert rig.scheduler.held_work
+    rig.topic().pause()
+    rig.publish(b"y")
+    rig.topic().unpause()
+    rig.settle()
+
+    channel.empty()
+    while rig.scheduler.held_work:
+        rig.scheduler.finish_thread()
+        rig.settle()
+
+    assert rig.topic().queue.backend.outstanding_count == 0
 
 
 def test_a_clean_exit_brings_nothing_twice_that_was_on_its_way(tmp_path: Path) -> None:
