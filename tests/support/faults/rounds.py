@@ -22,12 +22,12 @@ from tests.support.faults.workload import MAX_READY, Mix, Workload
 
 SYNC_TIMEOUT_S = 0.05
 # When all is quiet, a sync begins after the timeout and ends long before this.
-SYNC_SLACK_S = 0.3
+SYNC_SLACK_S = 0.5
 # Under load a sync may be late; what was acknowledged this long ago must be durable.
 LAZY_SLACK_S = 1.0
 # How long a sick daemon may take to answer, and one whose disk is well again to notice.
 ANSWER_S = 5.0
-RECOVERY_S = 5.0
+RECOVERY_S = 10.0
 # How long clients work at most until a failpoint that was asked for is reached.
 FAILPOINT_S = 5.0
 _LOG_TAIL_CHARS = 3000
