@@ -527,7 +527,7 @@ class DiskQueue:
 
         Raises:
             OSError: a file could not be removed. The queue is empty all the same, but the file's
-                records come back at the next start.
+                records come back at the next start unless a later sync, or `delete`, removes it.
             QueueClosedError: the queue is closed.
         """
         if not self._is_open:
@@ -542,7 +542,11 @@ class DiskQueue:
             self._append_count = self._commit_count = 0
             self._durable_text = None
             self._sidecar.forget(is_removed=False)
-            remove_queue(self._directory, self.name, segments)
+            try:
+                remove_queue(self._directory, self.name, segments)
+            except OSError:
+                self._progress.retired = [segment for segment in segments if segment.exists]
+                raise
             self._sidecar.forget(is_removed=True)
 
     def close(self) -> None:

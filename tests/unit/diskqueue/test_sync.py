@@ -740,3 +740,25 @@ def test_metadata_is_replaced_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     assert metadata_path(tmp_path).read_text() == "1\n0,0\n0,32\n"
     assert names(tmp_path) == ["000000.dat", "meta.dat"], "no temporary file is left"
+
+
+@pytest.mark.parametrize("later", ["sync", "delete"])
+def test_what_empty_could_not_remove_goes_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: str
+) -> None:
+    queue = open_queue(tmp_path)
+    queue.put([payload(number) for number in range(8)])
+    queue.sync()
+
+    def fail(path: str) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", fail)
+        with pytest.raises(OSError, match="Input/output"):
+            queue.empty()
+    assert queue.read(10, 1000) is None
+
+    getattr(queue, later)()
+
+    assert names(tmp_path) == ([] if later == "delete" else ["meta.dat"])
