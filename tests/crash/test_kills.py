@@ -24,7 +24,7 @@ async def test_writes_that_are_left_out_are_noticed(play_round: Play) -> None:
 @pytest.mark.parametrize("failpoint", FAILPOINTS)
 async def test_kill_at_failpoint_loses_nothing(play_round: Play, failpoint: str) -> None:
     # Deletions are rare, and may find nothing; the first of the others belong to the start.
-    number = "1+" if "unlink" in failpoint else "6"
+    number = "1+" if "unlink" in failpoint else "4"
 
     tally = await play_round("failpoint-1", f"{failpoint}:{number}")
 

@@ -39,12 +39,14 @@ FAILPOINTS = (
         for place in (
             *("create:segment", "write:segment", "fsync:segment", "unlink:segment"),
             *("create:meta", "write:meta", "fsync:meta", "rename:meta"),
+            *("create:finished", "write:finished", "fsync:finished", "rename:finished"),
             *("create:nsqd", "write:nsqd", "fsync:nsqd", "rename:nsqd"),
             *("create:due", "write:due", "fsync:directory", "unlink:meta", "send:ok"),
         )
         for action in ("before", "after")
     ),
     *("tear:write:segment", "tear:write:meta", "tear:write:nsqd"),
+    *("tear:write:finished", "tear:write:due", "before:unlink:finished"),
 )
 
 
