@@ -151,10 +151,11 @@ class DiskBackend:
             max_append_bytes=MAX_STORED_BYTES,
             holds_messages=True,
         )
-        self._due_log = DueLog(settings.data_path, name, scheduler.wall_time_ns())
         self._name = name
         self._data_path = os.fspath(settings.data_path)
         self._scheduler = scheduler
+        now_ns = scheduler.steady_time_ns()
+        self._due_log = DueLog(settings.data_path, name, now_ns, self._find_step(now_ns))
         self._on_write = on_write
         self._on_repeat = on_repeat
         self._sync_times = sync_times
@@ -252,19 +253,26 @@ class DiskBackend:
 
     def note_due(self, ids: Sequence[bytes], due_ns: int, *, are_unread: bool) -> None:
         """Remember when messages are due; if that fails, a crash brings them early."""
+        now_ns = self._scheduler.steady_time_ns()
+        step_ns = self._find_step(now_ns)
         try:
-            self._due_log.add(ids, due_ns, self._scheduler.wall_time_ns(), are_unread=are_unread)
+            self._due_log.add(ids, due_ns, now_ns, are_unread=are_unread, step_ns=step_ns)
         except OSError as error:
             logger.error("DISKQUEUE(%s): failed to note due times - %s", self._name, error)  # noqa: TRY400 - no traceback
             self._on_write(error)
 
     def take_due_time(self, message_id: bytes) -> int:
         """Return when a message that has just been read is due, 0 if it always was."""
-        return self._due_log.unread.pop(message_id, 0)
+        return self._due_log.take(message_id)
 
     def replace_due_times(self, due_times: Mapping[bytes, int]) -> None:
         """Remember these due times and no others, before a close."""
-        self._due_log.replace(due_times, self._scheduler.wall_time_ns())
+        now_ns = self._scheduler.steady_time_ns()
+        self._due_log.replace(due_times, now_ns, self._find_step(now_ns))
+
+    def _find_step(self, now_ns: int) -> int:
+        """How far the wall clock has been set ahead since the start."""
+        return self._scheduler.wall_time_ns() - now_ns
 
     def leave_trace(self) -> None:
         """Leave a file by which a new queue without records is found after a crash."""

@@ -47,6 +47,7 @@ class Batch:
         "_delay_s",
         "bodies",
         "body_bytes",
+        "due_ns",
         "first_sequence",
         "id_prefix",
         "is_deferred",
@@ -60,8 +61,12 @@ class Batch:
         first_sequence: int,
         bodies: tuple[bytes, ...],
         delay_s: float = 0.0,
+        due_ns: int = 0,
     ) -> None:
-        """Args: delay_s: how long each channel keeps it back after it arrived."""
+        """Args:
+        delay_s: how long each channel keeps it back after it arrived.
+        due_ns: the steady time when the messages would be due if channels had them at once.
+        """
         self.timestamp_ns = timestamp_ns
         self.id_prefix = id_prefix
         self.first_sequence = first_sequence
@@ -69,15 +74,11 @@ class Batch:
         self.body_bytes = len(bodies[0]) if len(bodies) == 1 else sum(map(len, bodies))
         self.is_deferred = delay_s > 0
         self._delay_s = delay_s
+        self.due_ns = due_ns
 
-    def remaining_s(self, _wall_ns: int) -> float:
+    def remaining_s(self, _now_ns: int) -> float:
         """Return how long to keep the messages back from now on."""
         return self._delay_s
-
-    @property
-    def due_ns(self) -> int:
-        """The wall time when the messages would be due if channels had them at once."""
-        return self.timestamp_ns + round(self._delay_s * 1e9)
 
     def ids(self, start: int, stop: int) -> list[bytes]:
         """Return the ids of the messages from `start` to `stop`."""
@@ -133,6 +134,7 @@ class Batch:
             self.first_sequence + start,
             self.bodies[start:stop],
             self._delay_s,
+            self.due_ns,
         )
 
     def messages(self, start: int, stop: int) -> list[Message]:
@@ -168,7 +170,7 @@ class StoredBatch:
     ) -> None:
         """Args:
         ordinals: their records on disk, or None if they have none.
-        due_ns: the wall time before which none is to be delivered, 0 if there is none.
+        due_ns: the steady time before which none is to be delivered, 0 if there is none.
         """
         self._ids = ids
         self._timestamps = timestamps
@@ -179,9 +181,9 @@ class StoredBatch:
         self.is_deferred = due_ns > 0
         self.due_ns = due_ns
 
-    def remaining_s(self, wall_ns: int) -> float:
+    def remaining_s(self, now_ns: int) -> float:
         """Return how long to keep the messages back from now on."""
-        return max(0.0, (self.due_ns - wall_ns) / 1e9)
+        return max(0.0, (self.due_ns - now_ns) / 1e9)
 
     @classmethod
     def from_records(

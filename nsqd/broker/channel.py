@@ -142,7 +142,7 @@ class Channel:
     @property
     def _deferred_on_disk(self) -> int:
         """How many of them wait behind others on disk, and have not been read yet."""
-        return self._queue.count_deferred(self._scheduler.wall_time_ns())
+        return self._queue.count_deferred(self._scheduler.steady_time_ns())
 
     @property
     def deferred(self) -> Deferred:
@@ -168,9 +168,9 @@ class Channel:
             OSError: the disk refused it, and none of it is here.
         """
         if batch.is_deferred:
-            wall_ns = self._scheduler.wall_time_ns()
-            delay_s = batch.remaining_s(wall_ns)
-            due_ns = wall_ns + round(delay_s * 1e9)
+            now_ns = self._scheduler.steady_time_ns()
+            delay_s = batch.remaining_s(now_ns)
+            due_ns = now_ns + round(delay_s * 1e9)
             is_stored = is_stored and not self.is_ephemeral
             kept = self._queue.put_aside(batch, due_ns, is_stored=is_stored)
             self._deferred.add(kept, self._scheduler.time() + delay_s)
@@ -291,7 +291,7 @@ class Channel:
         elif delay_s > 0:
             self._deferred.add([message], self._scheduler.time() + delay_s)
             if ordinal is not None:
-                due_ns = self._scheduler.wall_time_ns() + round(delay_s * 1e9)
+                due_ns = self._scheduler.steady_time_ns() + round(delay_s * 1e9)
                 self._queue.note_due(message_id, due_ns)
         else:
             self._put_back([message])
@@ -359,7 +359,7 @@ class Channel:
             OSError: not everything could be written.
         """
         in_flight, deferred = self._shut()
-        offset_ns = self._scheduler.wall_time_ns() - round(self._scheduler.time() * 1e9)
+        offset_ns = self._scheduler.steady_time_ns() - round(self._scheduler.time() * 1e9)
         due_times = {message[0]: offset_ns + round(due * 1e9) for due, message in deferred}
         self._queue.flush([*in_flight, *(message for _, message in deferred)], due_times)
 
@@ -549,7 +549,7 @@ class Channel:
     def _defer_again(self, piece: Piece) -> bool:
         """Keep back what was deferred before a restart, or behind a backlog; False if it is due."""
         batch, start, stop, _ = piece
-        delay_s = batch.remaining_s(self._scheduler.wall_time_ns())
+        delay_s = batch.remaining_s(self._scheduler.steady_time_ns())
         if delay_s > 0:
             self._deferred.add(batch.messages(start, stop), self._scheduler.time() + delay_s)
         return delay_s > 0

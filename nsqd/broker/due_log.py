@@ -12,12 +12,16 @@ Times are wall time in ns since 1970. An entry is never taken back. It says only
 is void once its time has come; the last entry of an id counts. A torn or damaged entry is passed
 over. After a clean stop the file has exactly the messages that wait. If entries turn out to be
 written in the future, the clock has been set back since, and their times are set back as well.
+
+In memory times are those of a clock that nobody sets while nsqd runs. `step_ns` is how far the wall
+clock is ahead of it.
 """
 
 import contextlib
 import logging
 import os
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from struct import Struct
 
@@ -36,7 +40,9 @@ _MAX_BYTES = 1 << 30
 class DueLog:
     """Remembers due times; those of messages that have to be read first are in `unread`."""
 
-    def __init__(self, directory: str | os.PathLike[str], name: str, now_ns: int) -> None:
+    def __init__(
+        self, directory: str | os.PathLike[str], name: str, now_ns: int, step_ns: int = 0
+    ) -> None:
         self._directory = os.fspath(directory)
         self._path = layout.due_path(self._directory, name)
         self._old_path = f"{self._path}.old"
@@ -45,24 +51,37 @@ class DueLog:
         self._latest_ns = 0  # in the current file
         self._old_latest_ns = 0
         self.unread: dict[bytes, int] = {}
-        self._load(now_ns)
+        # How many more records than one an unread id has: a crash in the middle of a move between
+        # queues may bring a message twice.
+        self._twin_counts: Counter[bytes] = Counter()
+        self._load(now_ns + step_ns, step_ns)
 
-    def _load(self, now_ns: int) -> None:
+    def _load(self, wall_ns: int, step_ns: int) -> None:
         entries = [*_read_entries(self._old_path), *_read_entries(self._path)]
         latest_ns = max((written_ns for _, written_ns, _ in entries), default=0)
-        set_back_ns = max(0, latest_ns - now_ns)
+        set_back_ns = max(0, latest_ns - wall_ns) + step_ns
+        now_ns = wall_ns - step_ns
         for message_id, _, time_ns in entries:
             due_ns = time_ns - set_back_ns
             self._latest_ns = max(self._latest_ns, due_ns)
             if due_ns > now_ns:
-                self.unread[message_id] = due_ns
+                self._add_unread(message_id, due_ns)
             else:
                 self.unread.pop(message_id, None)
+                del self._twin_counts[message_id]
         self._old_latest_ns = self._latest_ns
         with contextlib.suppress(FileNotFoundError):
             self._size_bytes = os.stat(self._path).st_size
 
-    def add(self, ids: Sequence[bytes], due_ns: int, now_ns: int, *, are_unread: bool) -> None:
+    def add(
+        self,
+        ids: Sequence[bytes],
+        due_ns: int,
+        now_ns: int,
+        *,
+        are_unread: bool,
+        step_ns: int = 0,
+    ) -> None:
         """Remember when messages are due.
 
         Args:
@@ -71,6 +90,9 @@ class DueLog:
         Raises:
             OSError: a restart will not know.
         """
+        if are_unread:
+            for message_id in ids:
+                self._add_unread(message_id, due_ns)
         if self._size_bytes >= _ROTATE_BYTES and self._old_latest_ns <= now_ns:
             self.close()
             os.replace(self._path, self._old_path)
@@ -81,14 +103,27 @@ class DueLog:
             self._fd = os.open(self._path, flags, layout.FILE_MODE)
             # An entry that was torn off by a crash is written over, so that the others are found.
             self._size_bytes -= self._size_bytes % _ENTRY.size
-        data = b"".join(_encode(message_id, now_ns, due_ns) for message_id in ids)
+        times = (now_ns + step_ns, due_ns + step_ns)
+        data = b"".join(_encode(message_id, *times) for message_id in ids)
         layout.write_all(self._fd, data, self._size_bytes)
         self._size_bytes += len(data)
         self._latest_ns = max(self._latest_ns, due_ns)
-        if are_unread:
-            self.unread.update(dict.fromkeys(ids, due_ns))
 
-    def replace(self, due_times: Mapping[bytes, int], now_ns: int) -> None:
+    def _add_unread(self, message_id: bytes, due_ns: int) -> None:
+        if message_id in self.unread:
+            self._twin_counts[message_id] += 1
+        self.unread[message_id] = due_ns
+
+    def take(self, message_id: bytes) -> int:
+        """Return when a message that has just been read is due, 0 if it always was."""
+        if self._twin_counts and message_id in self._twin_counts:
+            self._twin_counts[message_id] -= 1
+            if not self._twin_counts[message_id]:
+                del self._twin_counts[message_id]
+            return self.unread[message_id]
+        return self.unread.pop(message_id, 0)
+
+    def replace(self, due_times: Mapping[bytes, int], now_ns: int, step_ns: int = 0) -> None:
         """Remember these and no others, durably; blocks.
 
         Raises:
@@ -96,7 +131,10 @@ class DueLog:
         """
         if due_times:
             self.close()
-            data = b"".join(_encode(key, now_ns, due_ns) for key, due_ns in due_times.items())
+            data = b"".join(
+                _encode(key, now_ns + step_ns, due_ns + step_ns)
+                for key, due_ns in due_times.items()
+            )
             layout.write_atomically(self._path, data)
             _unlink(self._old_path)
         else:
@@ -110,6 +148,7 @@ class DueLog:
         """
         self.close()
         self.unread.clear()
+        self._twin_counts.clear()
         self._size_bytes = self._latest_ns = self._old_latest_ns = 0
         _unlink(self._path)
         _unlink(self._old_path)

@@ -159,10 +159,20 @@ class MessageQueue:
         """Remember when a message is due that is on disk and out."""
         self._backend.note_due([message_id], due_ns, are_unread=False)
 
-    def count_deferred(self, wall_ns: int) -> int:
+    def count_deferred(self, now_ns: int) -> int:
         """How many of those on disk are not to be delivered yet."""
-        due_times = self._backend.due_times
-        return sum(due_ns > wall_ns for due_ns in due_times.values()) if due_times else 0
+        count = 0
+        if self._backend.due_times:
+            # A crash, or a publish that was taken back, can leave due times without a record.
+            count = sum(due_ns > now_ns for due_ns in self._backend.due_times.values())
+            count = min(count, self._unread_count)
+        if self._kept_count:
+            count += sum(
+                stop - start
+                for batch, start, stop, _ in self._pieces
+                if batch.is_deferred and batch.due_ns > now_ns
+            )
+        return count
 
     def put_back(self, messages: Sequence[Message]) -> None:
         """Append messages that have been out already: timed out, requeued, or due at last.
@@ -264,7 +274,7 @@ class MessageQueue:
         """Write what is in memory only, and these messages, to the backend, before a close.
 
         Args:
-            due_times: when those of the messages are due that are deferred, in wall time.
+            due_times: when those of the messages are due that are deferred, in steady time.
 
         Raises:
             OSError: not everything is on disk.

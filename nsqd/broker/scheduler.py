@@ -24,6 +24,9 @@ class Scheduler(Protocol):
     def wall_time_ns(self) -> int:
         """Return the wall clock, which may step, in nanoseconds since 1970."""
 
+    def steady_time_ns(self) -> int:
+        """Return the wall clock as it would be if it had not been set since the start."""
+
     def call_soon(self, callback: Callable[[], object]) -> object:
         """Call in the next turn of the loop."""
 

@@ -138,14 +138,18 @@ class Topic:
         count = len(bodies)
         if count <= SEQUENCE_COUNT:
             prefix, first = self._ids.reserve(count, now_ns)
-            return Batch(now_ns, prefix, first, tuple(bodies), delay_s)
+            due_ns = self._find_due_time(delay_s) if delay_s else 0
+            return Batch(now_ns, prefix, first, tuple(bodies), delay_s, due_ns)
         # More than one block of ids has: columns of their own, so that it is one put nevertheless.
         ids: list[bytes] = []
         for start in range(0, count, SEQUENCE_COUNT):
             part = bodies[start : start + SEQUENCE_COUNT]
             ids += Batch(now_ns, *self._ids.reserve(len(part), now_ns), ()).ids(0, len(part))
-        due_ns = now_ns + round(delay_s * 1e9) if delay_s else 0
+        due_ns = self._find_due_time(delay_s) if delay_s else 0
         return StoredBatch(ids, [now_ns] * count, [0] * count, bodies, None, due_ns)
+
+    def _find_due_time(self, delay_s: float) -> int:
+        return self._scheduler.steady_time_ns() + round(delay_s * 1e9)
 
     def _put(self, batch: AnyBatch) -> None:
         if self._is_direct:

@@ -29,6 +29,11 @@ class LoopScheduler:
         self.call_soon = loop.call_soon
         self.call_at = loop.call_at
         self.wall_time_ns = time.time_ns
+        self._offset_ns = time.time_ns() - round(loop.time() * 1e9)
+
+    def steady_time_ns(self) -> int:
+        """Return the wall clock as it would be if it had not been set since the start."""
+        return round(self._loop.time() * 1e9) + self._offset_ns
 
     def run_in_thread(
         self, work: Callable[[], None], done: Callable[[OSError | None], None]

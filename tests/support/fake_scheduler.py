@@ -44,6 +44,7 @@ class FakeScheduler:
     def __init__(self, *, wall_time_ns: int = 1_700_000_000_000_000_000) -> None:
         self.now = 1000.0
         self.wall_ns = wall_time_ns
+        self._offset_ns = wall_time_ns - round(self.now * 1e9)
         self.holds_threads = False
         self.held_work: deque[tuple[Work, Done]] = deque()
         self._soon: deque[Callable[[], object]] = deque()
@@ -57,6 +58,10 @@ class FakeScheduler:
     def wall_time_ns(self) -> int:
         """Return the wall clock, as the test has set it."""
         return self.wall_ns
+
+    def steady_time_ns(self) -> int:
+        """Return the wall clock as if no test had set it."""
+        return round(self.now * 1e9) + self._offset_ns
 
     def call_soon(self, callback: Callable[[], object]) -> object:
         """Call in the next turn."""
