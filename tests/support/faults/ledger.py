@@ -91,7 +91,6 @@ class Ledger:
         self.has_crashed = False
         self._books: defaultdict[Place, ChannelBook] = defaultdict(ChannelBook)
         self._drops: list[Drop] = []
-        self._stuck: set[bytes] = set()
         self._was_dropping = False
         self._numbers = itertools.count()
 
@@ -164,19 +163,16 @@ class Ledger:
         self._mark_dropped(drop, batch)
         return drop
 
-    def end_drop(self, drop: Drop, *, has_failed: bool, is_certain: bool) -> None:
+    def end_drop(self, drop: Drop, *, is_certain: bool) -> None:
         """Note that it is over.
 
         Args:
-            has_failed: files may have stayed, which nobody is going to remove.
             is_certain: what had been acknowledged before must never come again.
         """
         self._drops.remove(drop)
-        if has_failed:
-            self._stuck |= drop.certain
-        elif is_certain and not self.has_crashed:
+        if is_certain and not self.has_crashed:
             position = self.read_clock()
-            for body in drop.certain - self._stuck:
+            for body in drop.certain:
                 channels = self.messages[body].channels if drop.channel is None else [drop.channel]
                 for channel in channels:
                     self._books[drop.topic, channel].gone.setdefault(body, position)

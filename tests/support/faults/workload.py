@@ -367,7 +367,7 @@ class Workload:
     ) -> None:
         drop = self._ledger.begin_drop(topic, channel)
         status, _ = await link.request("POST", target)
-        self._ledger.end_drop(drop, has_failed=status != 200, is_certain=is_certain)
+        self._ledger.end_drop(drop, is_certain=is_certain and status == 200)
 
 
 def _channel(verb: str, topic: str, channel: str) -> str:
