@@ -102,6 +102,14 @@ def test_rename_is_done_or_not_done(outcomes: Callable[..., object]) -> None:
     assert outcomes(*entries, ("fsync", 2, ""), ("synced", 2)) == {(("a", b"new"),)}
 
 
+def test_what_was_there_before_is_there_whenever_the_cut_comes(
+    outcomes: Callable[..., object],
+) -> None:
+    entries = (("initial", "a", 1, b"old"), ("initial", "b", 2, b"old"), ("unlink", "b"))
+
+    assert outcomes(*entries, at=1) == {(("a", b"old"), ("b", b"old"))}
+
+
 def test_deletion_is_certain_after_an_fsync_of_the_directory(
     outcomes: Callable[..., object],
 ) -> None:

@@ -63,7 +63,7 @@ class PowerCut:
         # The fsyncs under way: whose, and how much had been done when they began.
         self._syncs: dict[int, tuple[int | str, int]] = {}
         for record in records:
-            if record.position >= position:
+            if record.position >= position and record.name != "initial":
                 break
             handler = _HANDLERS.get(record.name)
             if handler is not None:
