@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 from nsqd.broker.receipt import Receipt
 
-# A client that has this many publishes unanswered is not listened to until some are.
+# A client that has this many commands unanswered is not listened to until some are.
 MAX_HELD_REPLIES = 1024
+MAX_HELD_BYTES = 1024 * 1024
 
 
 class HeldReplies:
@@ -20,6 +21,7 @@ class HeldReplies:
         """Args: on_settled: told when some may be ready to be sent: it calls `take`."""
         self._on_settled = on_settled
         self._replies: deque[tuple[Receipt | None, str, bytes]] = deque()
+        self._size_bytes = 0
 
     def __len__(self) -> int:
         return len(self._replies)
@@ -27,15 +29,17 @@ class HeldReplies:
     @property
     def is_full(self) -> bool:
         """Whether no more commands should be run before some replies have left."""
-        return len(self._replies) >= MAX_HELD_REPLIES
+        return len(self._replies) >= MAX_HELD_REPLIES or self._size_bytes >= MAX_HELD_BYTES
 
     def add(self, reply: bytes) -> None:
         """Send a reply after those that are here."""
         self._replies.append((None, "", reply))
+        self._size_bytes += len(reply)
 
     def add_receipt(self, receipt: Receipt, verb: str, reply: bytes) -> None:
         """Send a reply after those that are here, when the receipt is done."""
         self._replies.append((receipt, verb, reply))
+        self._size_bytes += len(reply)
         receipt.when_done(self._settled)
 
     def take(self) -> tuple[list[bytes], tuple[str, OSError] | None]:
@@ -48,16 +52,21 @@ class HeldReplies:
                 if not receipt.is_done:
                     break
                 if receipt.error is not None:
-                    replies.clear()
+                    self._clear()
                     return ready, (verb, receipt.error)
             replies.popleft()
+            self._size_bytes -= len(reply)
             ready.append(reply)
         return ready, None
 
     def close(self) -> None:
         """Forget everything: the connection is gone."""
-        self._replies.clear()
+        self._clear()
         self._on_settled = _ignore
+
+    def _clear(self) -> None:
+        self._replies.clear()
+        self._size_bytes = 0
 
     def _settled(self, _error: OSError | None) -> None:
         self._on_settled()

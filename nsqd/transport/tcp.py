@@ -16,7 +16,7 @@ from typing import Any, ClassVar, cast
 
 from nsqd.broker.broker import Broker
 from nsqd.broker.channel import Channel
-from nsqd.broker.consumer import Consumer, Locality
+from nsqd.broker.consumer import Consumer
 from nsqd.broker.errors import ClosedError, ConsumerLimitError, DepthLimitError, NotInFlightError
 from nsqd.broker.receipt import Receipt
 from nsqd.protocol import commands, frames
@@ -249,33 +249,40 @@ class V2Connection(asyncio.Protocol):
             reply = out[0] if len(out) == 1 else b"".join(out)
             if self._held:
                 self._held.add(reply)
+                self._wait_for_client()
                 return
             self.stream.write(reply)
-            if self._stalled_at is not None and self._is_open:
-                self._transport.pause_reading()  # until the client has read what it was answered
+            if self._stalled_at is not None:
+                self._wait_for_client()
 
-    def _hold(self, receipt: Receipt | None, verb: str, reply: bytes) -> None:
-        """Answer when what was published is durable."""
-        if receipt is None:
-            self._out.append(reply)
-            return
-        self._flush()
-        self._held.add_receipt(receipt, verb, reply)
-        if self._held.is_full:
+    def _wait_for_client(self) -> None:
+        """Read no more until it has got, and read, most of what it is owed."""
+        if self._is_open and (self._stalled_at is not None or self._held.is_full):
             self._transport.pause_reading()
 
+    def _hold(self, receipt: Receipt, verb: str, reply: bytes) -> None:
+        """Answer when what was published is durable."""
+        self._flush()
+        self._held.add_receipt(receipt, verb, reply)
+        self._wait_for_client()
+
     def _send_held(self) -> None:
-        """Send what has waited long enough."""
+        """Send what has waited long enough; others wait for the same sync, so nothing escapes."""
         was_full = self._held.is_full
         ready, failure = self._held.take()
-        if ready:
-            self.stream.write(b"".join(ready))
-        if failure is not None:
-            self._fail(publish_error(*failure))
-        elif not self._held and self._when_answered is not None:
-            proceed, self._when_answered = self._when_answered, None
-            proceed()
-        if was_full:
+        try:
+            if ready:
+                self.stream.write(b"".join(ready))
+                self._wait_for_client()
+            if failure is not None:
+                self._fail(publish_error(*failure))
+            elif not self._held and self._when_answered is not None:
+                proceed, self._when_answered = self._when_answered, None
+                proceed()
+        except Exception as error:  # noqa: BLE001 - the boundary, see there
+            self._give_up(error)
+        if was_full and not self._held.is_full:
+            self._heard_at = self._loop.time()
             self._read_on()
 
     # --- deadlines
@@ -317,7 +324,8 @@ class V2Connection(asyncio.Protocol):
 
     def _is_silent(self, now: float, limit_s: float) -> bool:
         """Whether the client has said nothing for too long, though it was listened to."""
-        return not self._is_suspended and now - self._heard_at >= limit_s - DEADLINE_SLACK_S
+        is_heard = not self._is_suspended and not self._held.is_full
+        return is_heard and now - self._heard_at >= limit_s - DEADLINE_SLACK_S
 
     # --- commands
 
@@ -419,7 +427,7 @@ class V2Connection(asyncio.Protocol):
             self,
             msg_timeout_s=self.settings.msg_timeout_ms / 1000,
             sample_rate=self.settings.sample_rate,
-            locality=self._locality(),
+            locality=self._server.find_locality(self.settings, is_identified=self._is_identified),
         )
         try:
             channel = self._broker.ensure_topic(command.topic).ensure_channel(command.channel)
@@ -431,16 +439,6 @@ class V2Connection(asyncio.Protocol):
         self.channel = channel
         self.state = ClientState.SUBSCRIBED
         self._out.append(frames.OK)
-
-    def _locality(self) -> Locality:
-        limits = self._server.identify
-        if not self._server.is_topology_aware or not self._is_identified:
-            return Locality.GLOBAL
-        if limits.topology_zone and self.settings.topology_zone == limits.topology_zone:
-            return Locality.ZONE
-        if limits.topology_region and self.settings.topology_region == limits.topology_region:
-            return Locality.REGION
-        return Locality.GLOBAL
 
     def _ready(self, command: commands.Ready) -> None:
         channel, consumer = self._subscription()

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from ssl import SSLContext
 from typing import TYPE_CHECKING
 
+from nsqd.broker.consumer import Locality
 from nsqd.protocol.command_parser import CommandLimits
-from nsqd.protocol.identify import IdentifyLimits
+from nsqd.protocol.identify import ClientSettings, IdentifyLimits
 from nsqd.transport.auth import AuthState
 
 if TYPE_CHECKING:
@@ -34,3 +35,14 @@ class TcpSettings:
     # Called once per read, for those who poll under dense traffic.
     on_read: Callable[[], object] | None = None
     connections: set["V2Connection"] = field(default_factory=set)
+
+    def find_locality(self, client: ClientSettings, *, is_identified: bool) -> Locality:
+        """Return how near a consumer is, if that makes a difference."""
+        limits = self.identify
+        if not self.is_topology_aware or not is_identified:
+            return Locality.GLOBAL
+        if limits.topology_zone and client.topology_zone == limits.topology_zone:
+            return Locality.ZONE
+        if limits.topology_region and client.topology_region == limits.topology_region:
+            return Locality.REGION
+        return Locality.GLOBAL

@@ -1,6 +1,7 @@
 """--sync-every=1: a publish is answered after the fsync that covers it, in order, by every door."""
 
 import asyncio
+import contextlib
 import errno
 import os
 import threading
@@ -296,3 +297,95 @@ async def test_a_client_that_leaves_harms_nobody(nsqd: RunningDaemon, disk: Disk
     await nsqd.publish("t", b"y")
 
     assert (await nsqd.topic("t"))["depth"] == 2
+
+
+async def stall(nsqd: RunningDaemon, client: V2Client) -> None:
+    """Give a subscribed client more than it reads."""
+    for _ in range(12):
+        await nsqd.publish("large", b"x" * 1_000_000)
+    client.stop_reading()
+    client.rdy(12)
+    await asyncio.sleep(QUIET_S)
+
+
+async def test_a_client_that_does_not_read_its_answers_is_not_read(nsqd: RunningDaemon) -> None:
+    client = await nsqd.consumer("large")
+    await stall(nsqd, client)
+    count = 30
+    for _ in range(count):
+        client.pub("t", b"x")
+        await asyncio.sleep(0.01)
+
+    assert (await nsqd.topic("t"))["depth"] < 5
+
+    client.resume_reading()
+    frames = [await client.read_frame() for _ in range(12 + count)]
+    assert sum(data == b"OK" for _, data in frames) == count
+
+
+async def test_answers_that_wait_are_bounded_whatever_they_are(
+    nsqd: RunningDaemon, disk: Disk
+) -> None:
+    client = await nsqd.consumer("t")
+    disk.hold()
+    client.pub("t", b"x")
+    await client.expect_quiet()
+    sent_count = 0
+    with contextlib.suppress(TimeoutError):
+        while sent_count < 300_000:  # their answers take 20 MB
+            client.send(b"FIN 0123456789abcdef\n" * 3000)
+            sent_count += 3000
+            async with asyncio.timeout(QUIET_S):
+                await client.drain()
+    assert sent_count < 300_000
+
+    disk.release()
+
+    await client.expect_ok()
+    for _ in range(sent_count):
+        await client.expect_error(
+            b"E_FIN_FAILED FIN 0123456789abcdef failed ID not in flight", is_fatal=False
+        )
+
+
+async def test_a_client_that_is_not_read_is_not_silent(nsqd: RunningDaemon, disk: Disk) -> None:
+    client = await nsqd.connect()
+    await client.identify(heartbeat_interval=1000)
+    disk.hold()
+    count = 1200
+    for number in range(count):
+        client.pub("ab"[number % 2], b"x")
+    await asyncio.sleep(2.5)
+
+    disk.release()
+
+    answered_count = 0
+    while answered_count < count:
+        answered_count += await client.read_response() == b"OK"
+
+
+async def test_a_broken_stream_keeps_nobody_else_waiting(
+    disk: Disk, start_nsqd: StartNsqd, tmp_path: Path
+) -> None:
+    authority = make_authority(tmp_path)
+    own = make_server(tmp_path, authority)
+    options: dict[str, Any] = {"tls_cert": own.cert_file, "tls_key": own.key_file}
+    data_path = tmp_path / "data"
+    data_path.mkdir()
+    nsqd = await start_nsqd(data_path=data_path, mem_queue_size=0, sync_every=1, **options)
+    broken = await nsqd.connect()
+    await broken.identify(tls_v1=True)
+    await broken.start_tls(client_context(authority))
+    await broken.subscribe("large", rdy=0)
+    await stall(nsqd, broken)  # so that it is still there when its publish is durable
+    client = await nsqd.connect()
+    disk.hold()
+    broken.pub("t", b"x")
+    await client.expect_quiet()
+    client.pub("t", b"y")
+    broken.send_raw(b"this is no TLS")
+    await client.expect_quiet()
+
+    disk.release()
+
+    await client.expect_ok()
