@@ -102,12 +102,18 @@ class Round:
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
 
-    def prepare(self, *flags: str) -> None:
-        """Choose the flags, and know the process that is not started yet."""
+    def prepare(
+        self, *flags: str, file_sizes: tuple[int, ...] = (300, 1000, 5000, 100_000)
+    ) -> None:
+        """Choose the flags, and know the process that is not started yet.
+
+        Args:
+            file_sizes: to choose --max-bytes-per-file from; few records each, for many files.
+        """
         chance = self.chance
         archive = ("--retain-bytes=50000",) if chance.random() < 0.2 else ()
         self.flags = (
-            f"--max-bytes-per-file={chance.choice((300, 1000, 5000, 100_000))}",
+            f"--max-bytes-per-file={chance.choice(file_sizes)}",
             f"--sync-timeout={SYNC_TIMEOUT_S}s",
             "--msg-timeout=250ms",
             *archive,
@@ -333,7 +339,10 @@ async def stop_gracefully(game: Round) -> None:
 async def fail_for_some_time(game: Round) -> None:
     """The disk fails and recovers: the daemon lives, says so, and keeps what it acknowledged."""
     chance = game.chance
-    game.prepare("--mem-queue-size=0", f"--sync-every={chance.choice((1, 5, 50))}")
+    # While no fsync works, files gather that need one afterwards: not too many, for this machine.
+    sizes = (5000, 100_000)
+    sync_every = f"--sync-every={chance.choice((1, 5, 50))}"
+    game.prepare("--mem-queue-size=0", sync_every, file_sizes=sizes)
     if not game.plan:
         error = chance.choice(("EIO", "ENOSPC"))
         game.plan = (f"{error}:{chance.choice(FAILURES)}:{chance.choice((1, 2, 5))}+",)
@@ -486,5 +495,9 @@ async def play(
     """
     game = Round(server, directory / seed, seed, tally or Tally(), plan=plan)
     game.tally.rounds += 1
-    await SCENARIOS[seed.partition("-")[0]](game)
+    try:
+        await SCENARIOS[seed.partition("-")[0]](game)
+    except BaseException:
+        await game.process.kill()  # its clients end with it
+        raise
     shutil.rmtree(game.directory)
