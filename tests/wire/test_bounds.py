@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,7 +85,7 @@ class TestReject:
 
     @pytest.mark.parametrize("options", [{}, {"mem_queue_size": 0, "sync_every": 1}])
     async def test_of_pipelined_publishes_those_that_fit_are_taken(
-        self, start_nsqd: StartNsqd, options: dict[str, int]
+        self, start_nsqd: StartNsqd, options: dict[str, Any]
     ) -> None:
         nsqd = await start_nsqd(max_depth=5, **options)
         await make_channel(nsqd)
