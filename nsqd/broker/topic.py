@@ -77,6 +77,7 @@ class Topic:
         self._is_pump_scheduled = False
         self._is_direct = False  # publishes go straight to the channels
         self._receipts = receipts or Receipts(needs_sync=False)
+        self._needs_sync = self._receipts.needs_sync
         # The channels that have the front of our queue already, while another's disk refuses it,
         # and what their disks have still to sync of it.
         self._copied: set[Channel] = set()
@@ -128,28 +129,32 @@ class Topic:
         count = len(bodies)
         if not count:
             return None
-        if self._receipts.needs_sync:
-            self._receipts.begin()
-        self._put(self._make_batch(bodies, delay_s))
-        return self._receipts.make() if self._receipts.needs_sync else None
-
-    def _make_batch(self, bodies: Sequence[bytes], delay_s: float) -> AnyBatch:
         now_ns = self._scheduler.wall_time_ns()
+        if count <= SEQUENCE_COUNT and not delay_s:
+            prefix, first = self._ids.reserve(count, now_ns)
+            batch: AnyBatch = Batch(now_ns, prefix, first, tuple(bodies))
+        else:
+            batch = self._make_batch(bodies, delay_s, now_ns)
+        if not self._needs_sync:
+            self._put(batch)
+            return None
+        self._receipts.begin()
+        self._put(batch)
+        return self._receipts.make()
+
+    def _make_batch(self, bodies: Sequence[bytes], delay_s: float, now_ns: int) -> AnyBatch:
+        """Make what is deferred, or has more messages than a block of ids."""
         count = len(bodies)
+        due_ns = self._scheduler.steady_time_ns() + round(delay_s * 1e9) if delay_s else 0
         if count <= SEQUENCE_COUNT:
             prefix, first = self._ids.reserve(count, now_ns)
-            due_ns = self._find_due_time(delay_s) if delay_s else 0
             return Batch(now_ns, prefix, first, tuple(bodies), delay_s, due_ns)
-        # More than one block of ids has: columns of their own, so that it is one put nevertheless.
+        # Columns of their own, so that it is one put nevertheless.
         ids: list[bytes] = []
         for start in range(0, count, SEQUENCE_COUNT):
             part = bodies[start : start + SEQUENCE_COUNT]
             ids += Batch(now_ns, *self._ids.reserve(len(part), now_ns), ()).ids(0, len(part))
-        due_ns = self._find_due_time(delay_s) if delay_s else 0
         return StoredBatch(ids, [now_ns] * count, [0] * count, bodies, None, due_ns)
-
-    def _find_due_time(self, delay_s: float) -> int:
-        return self._scheduler.steady_time_ns() + round(delay_s * 1e9)
 
     def _put(self, batch: AnyBatch) -> None:
         if self._is_direct:

@@ -247,7 +247,7 @@ class V2Connection(asyncio.Protocol):
         if self._out:
             out, self._out = self._out, []
             reply = out[0] if len(out) == 1 else b"".join(out)
-            if self._held:
+            if self._held.replies:
                 self._held.add(reply)
                 self._wait_for_client()
                 return
