@@ -8,7 +8,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from diskqueue import DiskQueue, envelope
@@ -298,6 +298,11 @@ def test_whatever_is_damaged_the_rest_is_delivered(
         for index, (start, end) in enumerate(itertools.pairwise(starts))
         if now[start:end] != content[start:end]
     }
+
+    # Nobody can tell a length that grew by exactly the records behind it.
+    for index in touched:
+        (length,) = struct.unpack_from(">i", now, starts[index])
+        assume(starts[index] + 4 + length not in starts[index + 2 :])
 
     queue = damaged(directory, content, place, noise)
     found = [envelope.decode(payload) for payload in consume(queue)]
