@@ -38,6 +38,7 @@ MIN_SEGMENT_BYTES = 64 * 1024
 # What one call writes; the kernel takes 1024.
 _MAX_PIECES = 512
 _SURVEY_BYTES = 1024 * 1024
+_DIRECTORY_MODE = 0o700
 # The beginning of a record: its length, then the timestamp of its message.
 _record_start = Struct(">iq")
 _timestamp = Struct(">q")
@@ -486,5 +487,5 @@ def _write_pieces(fd: int, pieces: list[bytes], position: int) -> None:
 def _ensure_directory(path: str) -> None:
     """Make the directory if need be, but not those above it: a volume may not be mounted."""
     with contextlib.suppress(FileExistsError):
-        os.mkdir(path)
+        os.mkdir(path, _DIRECTORY_MODE)
         layout.fsync_directory(os.path.dirname(path) or ".")

@@ -407,3 +407,16 @@ def test_no_descriptor_is_left(tmp_path: Path) -> None:
     log.sync()
 
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_nobody_else_may_look_into_the_archive(tmp_path: Path) -> None:
+    log = open_log(tmp_path, max_bytes=10**6)
+    before = os.umask(0)
+    try:
+        write(log, [0])
+    finally:
+        os.umask(before)
+
+    assert (tmp_path / "archive").stat().st_mode & 0o777 == 0o700
+    modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "archive").iterdir()}
+    assert modes == {0o600}
