@@ -164,6 +164,11 @@ class DiskQueue:
         return sum(segment.exists for segment in self._progress.segments())
 
     @property
+    def write_number(self) -> int:
+        """The number of the segment being written."""
+        return self._writer.segment.number
+
+    @property
     def unsynced_count(self) -> int:
         """Records appended or committed since the last sync that succeeded."""
         return self._append_count + self._commit_count

@@ -36,7 +36,6 @@ GIVE_UP_COUNT = 10
 # With --sync-every=1 finished messages are noted on disk this soon: not at each FIN, which would
 # take the disk from the publishes that wait for it.
 PROMPT_METADATA_S = 0.1
-_NO_RECORDS = layout.Metadata(depth=0, read_file=0, read_pos=0, write_file=0, write_pos=0)
 _NO_TIMES: Mapping[bytes, int] = {}
 
 
@@ -277,10 +276,12 @@ class DiskBackend:
     def leave_trace(self) -> None:
         """Leave a file by which a new queue without records is found after a crash."""
         path = layout.metadata_path(self._data_path, self._name)
-        if os.path.exists(path):
+        if self._queue.disk_bytes or os.path.exists(path):
             return
+        number = self._queue.write_number
+        positions = layout.Metadata(0, number, 0, number, 0)
         try:
-            layout.write_atomically(path, layout.format_metadata(_NO_RECORDS))
+            layout.write_atomically(path, layout.format_metadata(positions))
         except OSError as error:
             logger.error("DISKQUEUE(%s): failed to leave a trace - %s", self._name, error)  # noqa: TRY400 - no traceback
             self._on_write(error)

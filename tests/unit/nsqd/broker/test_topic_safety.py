@@ -1,6 +1,7 @@
 """What is on a topic's disk is not less safe once a channel has it."""
 
 import shutil
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,23 @@ def test_a_new_channel_is_found_after_a_crash_if_the_topic_holds_its_share(
         ("t", "c"),
     }
     assert rig.broker.close() == []
+
+
+def test_records_of_a_channel_survive_crash_after_crash(tmp_path: Path) -> None:
+    """A share in the topic's backlog does not make their files unknown."""
+    lives = [tmp_path / f"life {number}" for number in range(3)]
+    lives[0].mkdir()
+    rig = BrokerRig(lives[0], mem_queue_size=0)
+    channel = rig.channel("c")
+    rig.publish(*[b"x" * 200] * 1000)
+    channel.empty()  # the numbers of its files go on
+    rig.publish(b"in the channel")
+    rig.topic().pause()
+    rig.publish(b"in the topic")
+
+    for before, after in pairwise(lives):
+        shutil.copytree(before, after)
+        rig = BrokerRig(after, mem_queue_size=0)
+        rig.broker.load(metadata.add_found([], after))
+
+    assert rig.client("c").bodies == [b"in the channel", b"in the topic"]
