@@ -81,7 +81,7 @@ class Backend(Protocol):
         """Return when a message that has just been read is due, 0 if it always was."""
 
     def replace_due_times(self, due_times: Mapping[bytes, int]) -> None:
-        """Remember these due times and no others, before a close.
+        """Remember these due times, and what has been noted and is not past, before a close.
 
         Raises:
             OSError: they are not all remembered.
@@ -265,7 +265,7 @@ class DiskBackend:
         return self._due_log.take(message_id)
 
     def replace_due_times(self, due_times: Mapping[bytes, int]) -> None:
-        """Remember these due times and no others, before a close."""
+        """Remember these due times, and what has been noted and is not past, before a close."""
         now_ns = self._scheduler.steady_time_ns()
         self._due_log.replace(due_times, now_ns, self._find_step(now_ns))
 

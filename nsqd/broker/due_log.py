@@ -10,7 +10,7 @@ this file, delivers them at once. So does nsqd if the file is lost.
 
 Times are wall time in ns since 1970. An entry is never taken back. It says only "not before", so it
 is void once its time has come; the last entry of an id counts. A torn or damaged entry is passed
-over. After a clean stop the file has exactly the messages that wait. If entries turn out to be
+over. After a clean stop the file has every message that waits, once. If entries turn out to be
 written in the future, the clock has been set back since, and their times are set back as well.
 
 In memory times are those of a clock that nobody sets while nsqd runs. `step_ns` is how far the wall
@@ -57,12 +57,8 @@ class DueLog:
         self._load(now_ns + step_ns, step_ns)
 
     def _load(self, wall_ns: int, step_ns: int) -> None:
-        entries = [*_read_entries(self._old_path), *_read_entries(self._path)]
-        latest_ns = max((written_ns for _, written_ns, _ in entries), default=0)
-        set_back_ns = max(0, latest_ns - wall_ns) + step_ns
         now_ns = wall_ns - step_ns
-        for message_id, _, time_ns in entries:
-            due_ns = time_ns - set_back_ns
+        for message_id, due_ns in self._read(wall_ns, step_ns):
             self._latest_ns = max(self._latest_ns, due_ns)
             if due_ns > now_ns:
                 self._add_unread(message_id, due_ns)
@@ -72,6 +68,12 @@ class DueLog:
         self._old_latest_ns = self._latest_ns
         with contextlib.suppress(FileNotFoundError):
             self._size_bytes = os.stat(self._path).st_size
+
+    def _read(self, wall_ns: int, step_ns: int) -> list[tuple[bytes, int]]:
+        entries = [*_read_entries(self._old_path), *_read_entries(self._path)]
+        latest_ns = max((written_ns for _, written_ns, _ in entries), default=0)
+        set_back_ns = max(0, latest_ns - wall_ns) + step_ns
+        return [(message_id, due_ns - set_back_ns) for message_id, _, due_ns in entries]
 
     def add(
         self,
@@ -124,11 +126,16 @@ class DueLog:
         return self.unread.pop(message_id, 0)
 
     def replace(self, due_times: Mapping[bytes, int], now_ns: int, step_ns: int = 0) -> None:
-        """Remember these and no others, durably; blocks.
+        """Remember these, durably, and of the others what is not past; blocks.
+
+        Others are of messages that have been handed on, but not safely: they come again.
 
         Raises:
             OSError: not all of them are remembered.
         """
+        noted = dict(self._read(now_ns + step_ns, step_ns))
+        noted = {key: due_ns for key, due_ns in noted.items() if due_ns > now_ns}
+        due_times = {**noted, **due_times}
         if due_times:
             self.close()
             data = b"".join(

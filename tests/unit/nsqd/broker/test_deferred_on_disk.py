@@ -140,6 +140,24 @@ def test_a_message_that_a_crash_brings_twice_is_deferred_both_times(tmp_path: Pa
     assert client.bodies == [b"later", b"later"]
 
 
+def test_what_a_topic_could_not_hand_on_safely_is_deferred_after_a_clean_stop(
+    tmp_path: Path,
+) -> None:
+    rig = BrokerRig(tmp_path, mem_queue_size=0)
+    rig.publish(b"later", delay_s=100.0)
+    rig.scheduler.holds_threads = True
+    rig.channel("a")
+    rig.advance(2.5)
+    while rig.scheduler.held_work:
+        rig.scheduler.finish_thread(OSError(errno.EIO, "Input/output error"))
+        rig.settle()
+    assert rig.broker.close() == []
+
+    client = BrokerRig(tmp_path, mem_queue_size=0).client("a")
+
+    assert client.bodies == []
+
+
 def test_the_last_entry_counts_also_for_what_was_noted_twice(tmp_path: Path) -> None:
     log = DueLog(tmp_path, "t:c", NOW_NS)
     for due_ns in (NOW_NS + 100, NOW_NS + 100, NOW_NS + 1):

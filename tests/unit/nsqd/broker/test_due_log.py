@@ -82,11 +82,15 @@ def test_a_clock_that_was_set_back_does_not_keep_messages_back_longer(tmp_path: 
     assert reopen(tmp_path, earlier_ns) == {FIRST: earlier_ns + 10 * SECOND_NS}
 
 
-def test_replace_leaves_exactly_these_and_remove_none(tmp_path: Path) -> None:
+def test_replace_leaves_what_is_not_past_and_remove_none(tmp_path: Path) -> None:
     log = DueLog(tmp_path, "t:c", NOW_NS)
     log.add([FIRST], NOW_NS + SECOND_NS, NOW_NS, are_unread=False)
-    log.replace({SECOND: NOW_NS + SECOND_NS}, NOW_NS)
-    assert reopen(tmp_path) == {SECOND: NOW_NS + SECOND_NS}
+    log.add([THIRD], NOW_NS + 9 * SECOND_NS, NOW_NS, are_unread=False)
+    later_ns = NOW_NS + 2 * SECOND_NS
+    log.replace({SECOND: NOW_NS + 5 * SECOND_NS}, later_ns)
+    left = {SECOND: NOW_NS + 5 * SECOND_NS, THIRD: NOW_NS + 9 * SECOND_NS}
+    assert reopen(tmp_path, later_ns) == left
+    assert (tmp_path / "t:c.diskqueue.due").stat().st_size == 2 * 36
     assert (tmp_path / "t:c.diskqueue.due").stat().st_mode & 0o777 == 0o600
 
     log.remove()
