@@ -195,7 +195,7 @@ class Topic:
             if channel.is_ephemeral:
                 channel.on_abandoned = lambda: self.delete_channel(name)
             logger.info("TOPIC(%s): new channel(%s)", self.name, name)
-            if not self._is_direct and self._queue.depth:
+            if self.state is TopicState.RUNNING and (self.is_paused or self._queue.depth):
                 # It has a share in what waits here, and nsqd.dat will know it only in a moment.
                 channel.queue.backend.leave_trace()
             self._rearrange()

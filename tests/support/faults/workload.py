@@ -11,7 +11,6 @@ import contextlib
 import random
 from dataclasses import dataclass
 
-from nsqd.broker.metadata import FILE_NAME, decode
 from tests.support.faults.client import (
     ERROR,
     MESSAGE,
@@ -62,8 +61,6 @@ class Workload:
         self._consumers: dict[TcpLink, None] = {}
         # By channel: what was finished, as far as the daemon has not objected.
         self._finished: dict[tuple[str, str], set[bytes]] = {}
-        # Channels that were acknowledged, and that nsqd.dat did not have when it was last read.
-        self._unconfirmed: set[tuple[str, str]] = set()
 
     async def prepare(self) -> None:
         """Make the topics that each start of this workload has, and know what is there."""
@@ -124,21 +121,7 @@ class Workload:
 
     # --- publishers
 
-    def _confirm(self, topic: str, channel: str) -> None:
-        """Count on a channel from now on, or from when nsqd.dat has it."""
-        self._unconfirmed.add((topic, channel))
-        self._look_at_metadata()
-
-    def _look_at_metadata(self) -> None:
-        if self._unconfirmed:
-            records = decode((self._process.data_path / FILE_NAME).read_bytes())
-            known = {(topic.name, channel.name) for topic in records for channel in topic.channels}
-            for topic, channel in self._unconfirmed & known:
-                self._ledger.channels[topic].add(channel)
-            self._unconfirmed -= known
-
     def _send(self, topic: str, bodies: list[bytes], *, is_delayed: bool) -> list[Sent]:
-        self._look_at_metadata()
         return self._ledger.send(topic, bodies, is_delayed=is_delayed)
 
     def _choose_topic(self) -> str:
@@ -264,7 +247,7 @@ class Workload:
             link.send(f"SUB {topic} {channel}\n".encode())
             if await link.read_reply() is None:
                 raise LinkEndedError
-            self._confirm(topic, channel)
+            self._ledger.channels[topic].add(channel)
             return topic, channel
 
     def _answer(self, link: TcpLink, place: tuple[str, str], message: Message) -> bool:
@@ -340,14 +323,13 @@ class Workload:
 
     def _forget(self, topic: str, *channels: str) -> None:
         self._ledger.channels[topic].difference_update(channels)
-        self._unconfirmed.difference_update((topic, channel) for channel in channels)
 
     async def _create(self, link: HttpLink, topic: str, channel: str) -> None:
         known = self._ledger.channels[topic]
         if channel == FIRST_CHANNEL or FIRST_CHANNEL in known:
             status, _ = await link.request("POST", _channel("create", topic, channel))
             if status == 200:
-                self._confirm(topic, channel)
+                self._ledger.channels[topic].add(channel)
 
     async def _pause(self, link: HttpLink, topic: str, channel: str | None) -> None:
         rest = f"?topic={topic}" + (f"&channel={channel}" if channel else "")
