@@ -10,8 +10,9 @@ this file, delivers them at once. So does nsqd if the file is lost.
 
 Times are wall time in ns since 1970. An entry is never taken back. It says only "not before", so it
 is void once its time has come; the last entry of an id counts. A torn or damaged entry is passed
-over. After a clean stop the file has every message that waits, once. If entries turn out to be
-written in the future, the clock has been set back since, and their times are set back as well.
+over. After a clean stop the file has every message that waits, once. If an entry was written later
+than the next one, or than now, the clock has been set back in between, and so are the times of all
+entries before.
 
 In memory times are those of a clock that nobody sets while nsqd runs. `step_ns` is how far the wall
 clock is ahead of it.
@@ -71,9 +72,14 @@ class DueLog:
 
     def _read(self, wall_ns: int, step_ns: int) -> list[tuple[bytes, int]]:
         entries = [*_read_entries(self._old_path), *_read_entries(self._path)]
-        latest_ns = max((written_ns for _, written_ns, _ in entries), default=0)
-        set_back_ns = max(0, latest_ns - wall_ns) + step_ns
-        return [(message_id, due_ns - set_back_ns) for message_id, _, due_ns in entries]
+        times: list[tuple[bytes, int]] = []
+        shift_ns, next_ns = step_ns, wall_ns
+        for message_id, written_ns, due_ns in reversed(entries):
+            shift_ns += max(0, written_ns - next_ns)
+            next_ns = written_ns
+            times.append((message_id, due_ns - shift_ns))
+        times.reverse()
+        return times
 
     def add(
         self,

@@ -82,6 +82,18 @@ def test_a_clock_that_was_set_back_does_not_keep_messages_back_longer(tmp_path: 
     assert reopen(tmp_path, earlier_ns) == {FIRST: earlier_ns + 10 * SECOND_NS}
 
 
+def test_a_clock_that_was_set_back_does_not_bring_what_was_deferred_since(tmp_path: Path) -> None:
+    log = DueLog(tmp_path, "t:c", NOW_NS)
+    earlier_ns = NOW_NS - 3600 * SECOND_NS
+    log.add([FIRST], NOW_NS + 10 * SECOND_NS, NOW_NS, are_unread=False)
+    log.add([SECOND], earlier_ns + 10 * SECOND_NS, earlier_ns, are_unread=False)
+
+    assert reopen(tmp_path, earlier_ns + SECOND_NS) == {
+        FIRST: earlier_ns + 10 * SECOND_NS,
+        SECOND: earlier_ns + 10 * SECOND_NS,
+    }
+
+
 def test_replace_leaves_what_is_not_past_and_remove_none(tmp_path: Path) -> None:
     log = DueLog(tmp_path, "t:c", NOW_NS)
     log.add([FIRST], NOW_NS + SECOND_NS, NOW_NS, are_unread=False)
