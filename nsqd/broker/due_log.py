@@ -10,9 +10,9 @@ this file, delivers them at once. So does nsqd if the file is lost.
 
 Times are wall time in ns since 1970. An entry is never taken back. It says only "not before", so it
 is void once its time has come; the last entry of an id counts. A torn or damaged entry is passed
-over. After a clean stop the file has every message that waits, once. If an entry was written later
-than the next one, or than now, the clock has been set back in between, and so are the times of all
-entries before.
+over. After a clean stop the file has the messages that wait, and little else. If an entry was
+written later than the next one, or than now, the clock has been set back in between, and so are the
+times of all entries before.
 
 In memory times are those of a clock that nobody sets while nsqd runs. `step_ns` is how far the wall
 clock is ahead of it.
@@ -139,13 +139,13 @@ class DueLog:
         Raises:
             OSError: not all of them are remembered.
         """
-        noted = dict(self._read(now_ns + step_ns, step_ns))
-        noted = {key: due_ns for key, due_ns in noted.items() if due_ns > now_ns}
-        due_times = {**noted, **due_times}
+        noted = [entry for entry in self._read(now_ns + step_ns, step_ns) if entry[1] > now_ns]
+        counts = Counter(message_id for message_id, _ in noted)  # twins stay twins
+        due_times = {**dict(noted), **due_times}
         if due_times:
             self.close()
             data = b"".join(
-                _encode(key, now_ns + step_ns, due_ns + step_ns)
+                _encode(key, now_ns + step_ns, due_ns + step_ns) * max(counts[key], 1)
                 for key, due_ns in due_times.items()
             )
             layout.write_atomically(self._path, data)

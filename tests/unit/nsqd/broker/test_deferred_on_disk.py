@@ -121,7 +121,10 @@ def test_what_has_been_read_and_not_delivered_is_counted_as_deferred(tmp_path: P
     assert (channel.depth, channel.deferred_count, channel.in_flight_count) == (9, 2, 1)
 
 
-def test_a_message_that_a_crash_brings_twice_is_deferred_both_times(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_clean_stop", [False, True])
+def test_a_message_that_a_crash_brings_twice_is_deferred_both_times(
+    tmp_path: Path, *, has_clean_stop: bool
+) -> None:
     data_path = tmp_path / "data"
     data_path.mkdir()
     rig = BrokerRig(data_path, mem_queue_size=0)
@@ -133,6 +136,9 @@ def test_a_message_that_a_crash_brings_twice_is_deferred_both_times(tmp_path: Pa
     rig = BrokerRig(tmp_path / "crashed", mem_queue_size=0)
     rig.channel("a")
     rig.settle()
+    if has_clean_stop:
+        assert rig.broker.close() == []
+        rig = BrokerRig(tmp_path / "crashed", mem_queue_size=0)
     client = rig.client("a")
 
     assert client.bodies == []
