@@ -217,21 +217,31 @@ class Workload:
 
     async def _serve(self, link: TcpLink) -> None:
         """Consume from one channel for some time."""
-        place = topic, channel = await self._subscribe(link)
+        place = await self._subscribe(link)
         link.send(f"RDY {self._chance.randint(1, MAX_READY)}\n".encode())
         self._ledger.book(*place).break_count += 1  # sooner or later it ends
         if self._is_stopping:
             self._settle(link)
-        sure = self._finished.setdefault(place, set())
         bodies: dict[bytes, bytes] = {}  # by id
+        try:
+            await self._serve_until_settled(link, place, bodies)
+        except LinkEndedError:
+            # Nobody knows which of its last FINs were heard.
+            self._finished.setdefault(place, set()).difference_update(bodies.values())
+            raise
+
+    async def _serve_until_settled(
+        self, link: TcpLink, place: tuple[str, str], bodies: dict[bytes, bytes]
+    ) -> None:
+        sure = self._finished.setdefault(place, set())
         while True:
             kind, data = await link.read_frame()
             if kind == MESSAGE:
                 message = Message.decode(data)
-                self._ledger.deliver(topic, channel, message.body, message.attempts)
+                self._ledger.deliver(*place, message.body, message.attempts)
                 bodies[message.id] = message.body
                 if not self._answer(link, place, message):
-                    return
+                    raise LinkEndedError
             elif kind == ERROR and data.startswith(b"E_FIN_FAILED"):
                 sure.discard(bodies[data.split()[2]])  # it had timed out
             elif kind == ERROR and not data.startswith((b"E_REQ_FAILED", b"E_TOUCH_FAILED")):
