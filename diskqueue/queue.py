@@ -98,8 +98,7 @@ class DiskQueue:
                 lowered after they were written.
             holds_messages: records have the shape of `envelope`, which tells more damage from what
                 is intact, and where records go on behind it.
-            files: the queue's entry in `layout.list_queues`, or an empty one if it has none, for
-                a caller who opens many queues at once and lists their directory only once.
+            files: the queue's entry in `layout.list_queues`, for a caller who opens many queues.
 
         Raises:
             OSError: a file of the queue cannot be read, or the directory is missing.
@@ -426,8 +425,7 @@ class DiskQueue:
         if job.finished is None and self._sidecar.exists:
             return False
         # A sync without metadata may have taken care of the appended records.
-        is_unused = self._durable_text is None and self.unsynced_count == 0
-        is_unused = is_unused and not self.segment_count
+        is_unused = self._durable_text is None and not (self.unsynced_count or self.segment_count)
         return is_unused or layout.format_metadata(job.metadata) == self._durable_text
 
     def complete_sync(self, job: SyncJob, error: OSError | None = None) -> None:
@@ -531,20 +529,23 @@ class DiskQueue:
         could not be removed is taken for new.
 
         Raises:
-            OSError: a file could not be removed. The queue is empty all the same, but the file's
-                records come back at the next start unless a later sync, or `delete`, removes it.
+            OSError: a file could not be removed. The queue is empty all the same; a later sync or
+                `delete` tries again, and a start before that finds the records.
             QueueClosedError: the queue is closed.
         """
         if not self._is_open:
             raise QueueClosedError
+        self._remove_everything()
+        layout.fsync_directory(self._directory)
+
+    def _remove_everything(self) -> None:
         with self._lock:
             self._cancel_job()
             segments = list(self._progress.segments())
             self._writer.discard()
             self._progress.clear()
             self._reader.enter(self._writer.segment)
-            self._unread_count = 0
-            self._append_count = self._commit_count = 0
+            self._unread_count = self._append_count = self._commit_count = 0
             self._durable_text = None
             self._sidecar.forget(is_removed=False)
             try:
@@ -573,7 +574,7 @@ class DiskQueue:
             self._close_files()
 
     def delete(self) -> None:
-        """Drops all records and files, but quarantined ones, and closes the queue.
+        """Drops records and files, and closes the queue; the caller syncs the directory.
 
         Raises:
             OSError: a file could not be removed.
@@ -581,7 +582,7 @@ class DiskQueue:
         if not self._is_open:
             return
         try:
-            self.empty()
+            self._remove_everything()
         finally:
             self._close_files()
 

@@ -177,7 +177,7 @@ def _rewrite(path: str, start: int, end: int) -> None:
 def remove_queue(directory: str, name: str, segments: Iterable[SegmentState]) -> None:
     """Removes all files of a queue: segments from the oldest on, then what leads to them.
 
-    Segments found damaged are renamed instead.
+    Segments found damaged are renamed instead. The caller syncs the directory.
 
     Raises:
         OSError: a file could not be removed; all others were.
@@ -201,4 +201,3 @@ def remove_queue(directory: str, name: str, segments: Iterable[SegmentState]) ->
             failure = failure or error
     if failure is not None:
         raise failure
-    layout.fsync_directory(directory)
