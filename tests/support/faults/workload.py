@@ -121,9 +121,6 @@ class Workload:
 
     # --- publishers
 
-    def _send(self, topic: str, bodies: list[bytes], *, is_delayed: bool) -> list[Sent]:
-        return self._ledger.send(topic, bodies, is_delayed=is_delayed)
-
     def _choose_topic(self) -> str:
         ledger = self._ledger
         if len(ledger.channels) < self._mix.max_topic_count and self._chance.random() < 0.01:
@@ -159,7 +156,7 @@ class Workload:
             topic = self._choose_topic()
             way = chance.random()
             bodies = self._make_bodies(1 if way < 0.8 else chance.randint(2, 20))
-            batches.append(self._send(topic, bodies, is_delayed=0.65 <= way < 0.8))
+            batches.append(self._ledger.send(topic, bodies, is_delayed=0.65 <= way < 0.8))
             if way < 0.65:
                 link.send(f"PUB {topic}\n".encode() + sized(bodies[0]))
             elif way < 0.8:
@@ -188,7 +185,7 @@ class Workload:
         topic = self._choose_topic()
         way = chance.random()
         bodies = self._make_bodies(1 if way < 0.6 else chance.randint(2, 20))
-        batch = self._send(topic, bodies, is_delayed=way < 0.1)
+        batch = self._ledger.send(topic, bodies, is_delayed=way < 0.1)
         if way < 0.6:
             delay = f"&defer={chance.randint(1, self._mix.max_delay_ms)}" if way < 0.1 else ""
             status, _ = await link.request("POST", f"/pub?topic={topic}{delay}", bodies[0])
