@@ -11,9 +11,9 @@ import uvloop
 
 from lookupd.daemon import Daemon
 from lookupd.options import PROGRAM, Options, check_options
-from nsqd import logs
-from nsqd.flags import CommandLineExit, ConfigError, OptionsError, version_text
-from nsqd.transport.listen import ListenError, raise_open_files_limit
+from nsqd.config import logs
+from nsqd.config.flags import CommandLineExit, ConfigError, OptionsError, version_text
+from nsqd.runtime.listen import ListenError, raise_open_files_limit
 
 
 def main(argv: Sequence[str] | None = None) -> int:

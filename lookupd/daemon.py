@@ -15,10 +15,10 @@ from lookupd.options import PROGRAM, Options
 from lookupd.registry import Registry
 from lookupd.tcp import COMMAND_TIMEOUT_S, PeerServer
 from nsqd import PROTOCOL_VERSION
-from nsqd.flags import version_text
+from nsqd.config.flags import version_text
+from nsqd.http.server import HttpServer
 from nsqd.protocol.lookup import LookupdIdentity
-from nsqd.transport.http_server import HttpServer
-from nsqd.transport.listen import format_address, listen, port_of
+from nsqd.runtime.listen import format_address, listen, port_of
 
 logger = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from lookupd.options import PROGRAM
 from lookupd.registry import Peer, Registry
 from lookupd.tcp import PeerServer
 from nsqd import PROTOCOL_VERSION
-from nsqd.transport.http_arguments import get_argument, get_names, get_topic_name
-from nsqd.transport.http_debug import DebugRoutes
-from nsqd.transport.http_server import (
+from nsqd.http.arguments import get_argument, get_names, get_topic_name
+from nsqd.http.debug import DebugRoutes
+from nsqd.http.server import (
     EMPTY,
     JSON_CONTENT_TYPE,
     OK,

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from nsqd import flags
-from nsqd.flags import BOOL, DURATION, INT, TEXT, OptionsError, flag
-from nsqd.logs import LOG_LEVEL, LogLevel
-from nsqd.transport.listen import split_address
+from nsqd.config import flags
+from nsqd.config.flags import BOOL, DURATION, INT, TEXT, OptionsError, flag
+from nsqd.config.logs import LOG_LEVEL, LogLevel
+from nsqd.runtime.listen import split_address
 
 PROGRAM = "nsqlookupd"
 

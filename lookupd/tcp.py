@@ -27,7 +27,7 @@ from nsqd.protocol.lookup import (
     encode_lookupd_identity,
     encode_reply,
 )
-from nsqd.transport.listen import format_address, serve
+from nsqd.runtime.listen import format_address, serve
 
 logger = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 
-from nsqd import logs
-from nsqd.flags import CommandLineExit, ConfigError, version_text
-from nsqd.options import Options
+from nsqd.config import logs
+from nsqd.config.flags import CommandLineExit, ConfigError, version_text
+from nsqd.config.options import Options
 
 logger = logging.getLogger(__name__)
 

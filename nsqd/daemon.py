@@ -17,32 +17,33 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nsqd
-from nsqd import options as option_checks
+from nsqd.api.router import make_before_hook, make_router
 from nsqd.broker import metadata
 from nsqd.broker.broker import Broker
-from nsqd.broker.disk_watch import DiskWatch
 from nsqd.broker.health import FULL_ERRNOS
-from nsqd.broker.id_floor import IdFloor
-from nsqd.broker.message_id import MessageIdFactory
-from nsqd.flags import OptionsError, version_text
-from nsqd.logs import fatal_line
-from nsqd.options import TOPOLOGY_AWARE_CONSUMPTION, Options, TLSRequired
+from nsqd.broker.queue.id_floor import IdFloor
+from nsqd.broker.queue.ids import MessageIdFactory
+from nsqd.config import options as option_checks
+from nsqd.config.flags import OptionsError, version_text
+from nsqd.config.logs import fatal_line
+from nsqd.config.options import TOPOLOGY_AWARE_CONSUMPTION, Options, TLSRequired
+from nsqd.http.server import BeforeHook, HttpServer, log_request
+from nsqd.lookup.channel_query import ChannelQuery
+from nsqd.lookup.peer import PeerSettings
+from nsqd.lookup.registration import LookupSettings, Registration
+from nsqd.node import Node
 from nsqd.protocol.lookup import PeerIdentity
-from nsqd.settings import broker_settings, command_limits, identify_limits
-from nsqd.transport import tls
-from nsqd.transport.auth import AuthState, query_auth
-from nsqd.transport.channel_query import ChannelQuery
-from nsqd.transport.data_path import lock_directory, newest_change_ns
-from nsqd.transport.drain import Drain
-from nsqd.transport.event_loop import (
+from nsqd.runtime import tls
+from nsqd.runtime.data_path import lock_directory, newest_change_ns
+from nsqd.runtime.disk_watch import DiskWatch
+from nsqd.runtime.drain import Drain
+from nsqd.runtime.event_loop import (
     GarbageSweeper,
     LoopScheduler,
     SpinPoll,
     run_in_threads,
 )
-from nsqd.transport.http_api import make_before_hook, make_router
-from nsqd.transport.http_server import BeforeHook, HttpServer, log_request
-from nsqd.transport.listen import (
+from nsqd.runtime.listen import (
     ListenError,
     format_address,
     listen,
@@ -51,14 +52,13 @@ from nsqd.transport.listen import (
     remove_unix_socket,
     serve,
 )
-from nsqd.transport.lookup import LookupSettings, Registration
-from nsqd.transport.lookup_peer import PeerSettings
-from nsqd.transport.metadata_store import MetadataStore
-from nsqd.transport.node import Node
-from nsqd.transport.statsd import make_statsd
-from nsqd.transport.tasks import start_task
-from nsqd.transport.tcp import V2Connection
-from nsqd.transport.tcp_settings import TcpSettings
+from nsqd.runtime.metadata_store import MetadataStore
+from nsqd.runtime.tasks import start_task
+from nsqd.settings import broker_settings, command_limits, identify_limits
+from nsqd.stats.statsd import make_statsd
+from nsqd.tcp.auth import AuthState, query_auth
+from nsqd.tcp.connection import V2Connection
+from nsqd.tcp.settings import TcpSettings
 
 logger = logging.getLogger(__name__)
 

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import nsqd
-from nsqd.broker.archive_log import Retention
-from nsqd.broker.backend import DiskSettings
+from nsqd.broker.archive.log import Retention
 from nsqd.broker.broker import BrokerSettings
 from nsqd.broker.channel import ChannelSettings
-from nsqd.broker.limits import DepthPolicy, Limits
-from nsqd.options import Options
+from nsqd.broker.limits.values import DepthPolicy, Limits
+from nsqd.broker.queue.backend import DiskSettings
+from nsqd.config.options import Options
 from nsqd.protocol.command_parser import CommandLimits
 from nsqd.protocol.identify import IdentifyLimits
 

@@ -16,5 +16,5 @@ def write_bundle(path: Path) -> None:
     """
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as bundle:
         for package in _PACKAGES:
-            for module in sorted(package.glob("*.py")):
-                bundle.write(module, f"{package.name}/{module.name}")
+            for module in sorted(package.rglob("*.py")):
+                bundle.write(module, module.relative_to(package.parent))

@@ -4,18 +4,18 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-import spark_jobs.export
-import spark_jobs.replay
-import spark_jobs.report
-import spark_jobs.sql
+import spark_jobs.jobs.export
+import spark_jobs.jobs.replay
+import spark_jobs.jobs.report
+import spark_jobs.jobs.sql
 from spark_jobs.bundle import write_bundle
-from spark_jobs.job import run_job
+from spark_jobs.jobs.job import run_job
 
 _JOBS = {
-    "report": (spark_jobs.report, "what is in the backlog: tables and one HTML page"),
-    "export": (spark_jobs.export, "write messages to Parquet, by topic and date"),
-    "replay": (spark_jobs.replay, "publish messages again, to a running nsqd"),
-    "sql": (spark_jobs.sql, "ask a question in SQL"),
+    "report": (spark_jobs.jobs.report, "what is in the backlog: tables and one HTML page"),
+    "export": (spark_jobs.jobs.export, "write messages to Parquet, by topic and date"),
+    "replay": (spark_jobs.jobs.replay, "publish messages again, to a running nsqd"),
+    "sql": (spark_jobs.jobs.sql, "ask a question in SQL"),
 }
 
 

@@ -14,7 +14,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from spark_jobs.bundle import write_bundle
-from spark_jobs.source import register
+from spark_jobs.read.source import register
 
 DEFAULT_MASTER = "local[*]"
 DEFAULT_MEMORY = "1g"

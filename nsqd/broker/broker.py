@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
-from nsqd.broker.archive import ArchiveKeeper
-from nsqd.broker.archive_log import NO_RETENTION, Retention
-from nsqd.broker.backend import DiskBackend, DiskSettings, NullBackend
+from nsqd.broker.archive.archive import ArchiveKeeper
+from nsqd.broker.archive.log import NO_RETENTION, Retention
 from nsqd.broker.channel import Channel, ChannelSettings
 from nsqd.broker.errors import ClosedError, DrainingError
 from nsqd.broker.health import Health
 from nsqd.broker.histogram import Histogram
-from nsqd.broker.limit_book import LimitBook
-from nsqd.broker.limits import NO_LIMITS, NO_OVERRIDES, Limits
-from nsqd.broker.message_id import MessageIdFactory
-from nsqd.broker.message_queue import MessageQueue
+from nsqd.broker.limits.book import LimitBook
+from nsqd.broker.limits.values import NO_LIMITS, NO_OVERRIDES, Limits
 from nsqd.broker.metadata import ChannelRecord, TopicRecord
-from nsqd.broker.receipt import Receipt, Receipts
+from nsqd.broker.queue.backend import DiskBackend, DiskSettings, NullBackend
+from nsqd.broker.queue.ids import MessageIdFactory
+from nsqd.broker.queue.message_queue import MessageQueue
+from nsqd.broker.queue.receipt import Receipt, Receipts
 from nsqd.broker.scheduler import Scheduler
 from nsqd.broker.topic import Topic
 from nsqd.protocol.names import is_ephemeral, is_valid_channel_name, is_valid_topic_name

@@ -25,16 +25,16 @@ from itertools import chain, repeat
 from operator import itemgetter
 from typing import cast
 
-from nsqd.broker.batch import Batch, Message
-from nsqd.broker.bounds import QueueBounds
 from nsqd.broker.consumer import GONE, Consumer, Locality
 from nsqd.broker.deferred import Deferred
 from nsqd.broker.errors import ClosedError, ConsumerLimitError, NotInFlightError
 from nsqd.broker.histogram import Histogram
 from nsqd.broker.in_flight import Entry, InFlight
-from nsqd.broker.losses import Losses
-from nsqd.broker.message_queue import AnyBatch, MessageQueue, Piece
+from nsqd.broker.limits.losses import Losses
+from nsqd.broker.limits.queue_bounds import QueueBounds
 from nsqd.broker.quantiles import LatencyQuantiles
+from nsqd.broker.queue.batch import Batch, Message
+from nsqd.broker.queue.message_queue import AnyBatch, MessageQueue, Piece
 from nsqd.broker.sampling import sample
 from nsqd.broker.scheduler import Scheduler
 from nsqd.protocol.names import is_ephemeral

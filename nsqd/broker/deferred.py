@@ -4,7 +4,7 @@ import heapq
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import count
 
-from nsqd.broker.batch import RECORD_OVERHEAD_BYTES, Message
+from nsqd.broker.queue.batch import RECORD_OVERHEAD_BYTES, Message
 from nsqd.broker.scheduler import Scheduler, Timer
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import TypeAlias
 
-from nsqd.broker.batch import Message
+from nsqd.broker.queue.batch import Message
 from nsqd.broker.scheduler import Scheduler, Timer
 
 # deadline, time of delivery, timestamp_ns, attempts (this delivery included), body, ordinal or None

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from nsqd.broker.backend import DiskBackend
-from nsqd.broker.batch import Message, StoredBatch
 from nsqd.broker.channel import Channel
-from nsqd.broker.message_queue import MessageQueue
+from nsqd.broker.queue.backend import DiskBackend
+from nsqd.broker.queue.batch import Message, StoredBatch
+from nsqd.broker.queue.message_queue import MessageQueue
 from nsqd.broker.topic import Topic
 
 # A peek ends before the body that makes it larger than this, unless that is the first.

@@ -2,8 +2,8 @@
 
 import random
 
-from nsqd.broker.batch import Message, StoredBatch
-from nsqd.broker.message_queue import Piece
+from nsqd.broker.queue.batch import Message, StoredBatch
+from nsqd.broker.queue.message_queue import Piece
 
 
 def sample(piece: Piece, sample_rate: int) -> tuple[Piece | None, list[int]]:

@@ -11,17 +11,17 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from enum import Enum, auto
 
-from nsqd.broker.archive import Archive
-from nsqd.broker.batch import Batch, StoredBatch
+from nsqd.broker.archive.archive import Archive
 from nsqd.broker.channel import Channel
 from nsqd.broker.errors import ClosedError, DrainingError
-from nsqd.broker.limits import NO_OVERRIDES
-from nsqd.broker.losses import Losses
-from nsqd.broker.message_id import SEQUENCE_COUNT, MessageIdFactory
-from nsqd.broker.message_queue import AnyBatch, MessageQueue
-from nsqd.broker.receipt import Receipt, Receipts
+from nsqd.broker.limits.losses import Losses
+from nsqd.broker.limits.topic_bounds import TopicBounds
+from nsqd.broker.limits.values import NO_OVERRIDES
+from nsqd.broker.queue.batch import Batch, StoredBatch
+from nsqd.broker.queue.ids import SEQUENCE_COUNT, MessageIdFactory
+from nsqd.broker.queue.message_queue import AnyBatch, MessageQueue
+from nsqd.broker.queue.receipt import Receipt, Receipts
 from nsqd.broker.scheduler import Scheduler
-from nsqd.broker.topic_bounds import TopicBounds
 from nsqd.protocol.names import is_ephemeral
 
 logger = logging.getLogger(__name__)

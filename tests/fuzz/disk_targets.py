@@ -18,7 +18,7 @@ from diskqueue.errors import CorruptMetadataError, CorruptSegmentError
 from diskqueue.queue import DiskQueue
 from diskqueue.salvage import find_spans
 from nsqd.broker import metadata
-from nsqd.broker.due_log import DueLog
+from nsqd.broker.queue.due_log import DueLog
 from nsqd.protocol.names import is_valid_topic_name
 
 MARK = b"\xff\xfe--MARK--"

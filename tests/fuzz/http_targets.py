@@ -4,9 +4,9 @@ import contextlib
 import json
 from typing import Any
 
-from nsqd.transport.http_arguments import get_names
-from nsqd.transport.http_parser import FEED_SLICE_BYTES, HttpLimits, RequestParser
-from nsqd.transport.http_routes import OK, HttpError, Request, Response, Router, Style, answer
+from nsqd.http.arguments import get_names
+from nsqd.http.parser import FEED_SLICE_BYTES, HttpLimits, RequestParser
+from nsqd.http.routes import OK, HttpError, Request, Response, Router, Style, answer
 from tests.fuzz.splits import cut
 
 MAX_BODY_BYTES = 1000

@@ -5,10 +5,10 @@ import logging
 import tempfile
 from pathlib import Path
 
-from nsqd.flags import CommandLineExit, ConfigError, OptionsError
-from nsqd.logs import LineFormatter, redact
-from nsqd.options import Options, check_options
-from nsqd.transport.auth_patterns import Pattern, PatternError
+from nsqd.config.flags import CommandLineExit, ConfigError, OptionsError
+from nsqd.config.logs import LineFormatter, redact
+from nsqd.config.options import Options, check_options
+from nsqd.tcp.auth_patterns import Pattern, PatternError
 
 SECRET = "hush-hush"
 NAMES = ("", "a", "orders.v2", "x" * 64, "a-b_c#ephemeral")

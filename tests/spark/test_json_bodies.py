@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.json_bodies import infer_schema, json_columns, parse_schema, with_json
-from spark_jobs.json_fields import describe_fields
+from spark_jobs.jobs.json_bodies import infer_schema, json_columns, parse_schema, with_json
+from spark_jobs.jobs.json_fields import describe_fields
 from spark_jobs.session import JobError
 
 BODIES = [

@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_jobs.__main__ import main
-from spark_jobs.columns import ALL_COLUMNS
-from spark_jobs.options import READ_OPTIONS
-from spark_jobs.sink import SINK_OPTIONS
+from spark_jobs.read.columns import ALL_COLUMNS
+from spark_jobs.read.options import READ_OPTIONS
+from spark_jobs.write.sink import SINK_OPTIONS
 from tests.spark.data_dirs import Message, content, messages, write_queue, write_segment
 from tests.support.daemon_process import DaemonProcess
 

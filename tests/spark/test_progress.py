@@ -6,7 +6,7 @@ import time
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.progress import Progress, describe_stages
+from spark_jobs.jobs.progress import Progress, describe_stages
 
 
 def test_tasks_are_counted_while_they_run(

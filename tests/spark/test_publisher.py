@@ -14,8 +14,8 @@ from email.message import Message as Headers
 
 import pytest
 
-from spark_jobs import publisher
-from spark_jobs.publisher import (
+from spark_jobs.write import publisher
+from spark_jobs.write.publisher import (
     Publisher,
     PublishError,
     PublisherSettings,

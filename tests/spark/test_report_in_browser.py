@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.report_page import render
+from spark_jobs.jobs.report_page import render
 from tests.spark.made_reports import made_report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

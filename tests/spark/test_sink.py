@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
-from spark_jobs.sink import publish
+from spark_jobs.write.sink import publish
 from tests.spark.data_dirs import read_plainly
 from tests.support.auth_server import AuthServer, allow, answer
 from tests.support.certs import make_authority, make_server

@@ -9,7 +9,7 @@ from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
-from spark_jobs.source import read_corrupt_records, register
+from spark_jobs.read.source import read_corrupt_records, register
 from tests.spark.data_dirs import (
     TIME_NS,
     Message,

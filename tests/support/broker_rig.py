@@ -4,8 +4,8 @@ from pathlib import Path
 
 from nsqd.broker.broker import Broker, BrokerSettings
 from nsqd.broker.channel import Channel, ChannelSettings
-from nsqd.broker.limits import NO_LIMITS, Limits
-from nsqd.broker.message_id import MessageIdFactory
+from nsqd.broker.limits.values import NO_LIMITS, Limits
+from nsqd.broker.queue.ids import MessageIdFactory
 from nsqd.broker.topic import Topic
 from tests.support.channel_rig import Client, disk_settings
 from tests.support.fake_scheduler import FakeScheduler

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from nsqd.broker.backend import Backend, DiskBackend, DiskSettings, NullBackend
-from nsqd.broker.batch import Batch
 from nsqd.broker.channel import Channel, ChannelSettings
 from nsqd.broker.consumer import Consumer, Locality
-from nsqd.broker.message_id import MessageIdFactory
-from nsqd.broker.message_queue import MessageQueue
+from nsqd.broker.queue.backend import Backend, DiskBackend, DiskSettings, NullBackend
+from nsqd.broker.queue.batch import Batch
+from nsqd.broker.queue.ids import MessageIdFactory
+from nsqd.broker.queue.message_queue import MessageQueue
 from tests.support.fake_scheduler import FakeScheduler
 from tests.support.recording_sink import Delivery, RecordingSink
 

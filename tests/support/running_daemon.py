@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from nsqd.config.options import Options
 from nsqd.daemon import Daemon
-from nsqd.options import Options
 from tests.support.v2_client import MAGIC, PATIENCE_S, Address, V2Client
 
 POLL_S = 0.01

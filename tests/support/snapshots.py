@@ -5,9 +5,9 @@ from typing import Any
 
 from nsqd.broker.channel import FINISH_TIME_BOUNDS_S
 from nsqd.broker.histogram import Histogram
-from nsqd.broker.losses import DropReason, Losses
-from nsqd.broker.stats import NO_LATENCIES, ChannelStats, TopicStats
-from nsqd.transport.client_stats import ClientStats
+from nsqd.broker.limits.losses import DropReason, Losses
+from nsqd.stats.clients import ClientStats
+from nsqd.stats.snapshot import NO_LATENCIES, ChannelStats, TopicStats
 
 
 def channel_stats(name: str = "ch", **figures: Any) -> ChannelStats:

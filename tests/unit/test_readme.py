@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from nsqd.options import markdown_table
+from nsqd.config.options import markdown_table
 
 README = Path(__file__).parents[2] / "README.md"
 

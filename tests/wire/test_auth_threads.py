@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from nsqd.transport.auth import Authorization, AuthState
-from nsqd.transport.auth_patterns import Pattern
+from nsqd.tcp.auth import Authorization, AuthState
+from nsqd.tcp.auth_patterns import Pattern
 from tests.support.auth_server import AuthServer, allow, answer
 from tests.support.running_daemon import StartNsqd
 

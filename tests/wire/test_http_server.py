@@ -18,7 +18,7 @@ import uvloop
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nsqd.transport.http_server import (
+from nsqd.http.server import (
     OK,
     HttpLimits,
     HttpServer,
@@ -28,7 +28,7 @@ from nsqd.transport.http_server import (
     Style,
     log_request,
 )
-from nsqd.transport.listen import listen, remove_unix_socket
+from nsqd.runtime.listen import listen, remove_unix_socket
 from tests.support.certs import make_authority, make_server
 
 LIMITS = HttpLimits(

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from nsqd.transport.tcp import V2Connection
+from nsqd.tcp.connection import V2Connection
 from tests.support.http_client import HttpClient
 from tests.support.running_daemon import EARLY_S, RunningDaemon, StartNsqd
 from tests.support.v2_client import ConnectionEndedError, V2Client

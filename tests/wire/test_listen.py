@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nsqd.transport.listen import (
+from nsqd.runtime.listen import (
     ListenError,
     format_address,
     listen,

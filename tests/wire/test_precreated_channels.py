@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from nsqd.broker.topic import TopicState
+from nsqd.lookup.registration import MAX_QUERIES_PER_PEER
 from nsqd.protocol.lookup import Identify
-from nsqd.transport.lookup import MAX_QUERIES_PER_PEER
 from tests.support import certs
 from tests.support.fake_lookupd import FakeLookupd, serving_lookupd, wait_until
 from tests.support.running_daemon import RunningDaemon, StartNsqd

@@ -9,8 +9,8 @@ import pytest
 
 from nsqd.broker.channel import Channel
 from nsqd.broker.consumer import Consumer
-from nsqd.transport.client_stream import ClientStream
-from nsqd.transport.tcp import V2Connection
+from nsqd.tcp.connection import V2Connection
+from nsqd.tcp.stream import ClientStream
 from tests.support.running_daemon import RunningDaemon
 from tests.support.v2_client import PATIENCE_S, Deflate, Snappy, V2Client
 

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from nsqd.broker.topic import Topic
+from nsqd.lookup import peer as lookup_peer
+from nsqd.lookup.peer import LookupPeer, PeerSettings
 from nsqd.protocol.lookup import (
     Command,
     Identify,
@@ -19,8 +21,6 @@ from nsqd.protocol.lookup import (
     Register,
     encode_reply,
 )
-from nsqd.transport import lookup_peer
-from nsqd.transport.lookup_peer import LookupPeer, PeerSettings
 from tests.support.fake_lookupd import FakeLookupd, serving_lookupd, wait_until
 from tests.support.running_daemon import RunningDaemon, StartNsqd
 

@@ -17,10 +17,10 @@ import pytest
 
 from lookupd.registry import Registry
 from lookupd.tcp import PeerConnection, PeerServer
+from nsqd.config.options import Options
 from nsqd.daemon import StartError
-from nsqd.options import Options
 from nsqd.protocol.go_json import MAX_OBJECT_BYTES
-from nsqd.transport.tls import build_client_context, build_server_context
+from nsqd.runtime.tls import build_client_context, build_server_context
 from tests.support import certs
 from tests.support.auth_server import AuthServer, allow
 from tests.support.fake_lookupd import FakeLookupd, wait_until

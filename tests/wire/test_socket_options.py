@@ -2,7 +2,7 @@ import socket
 
 import pytest
 
-from nsqd.transport.listen import KEEP_ALIVE_S
+from nsqd.runtime.listen import KEEP_ALIVE_S
 from tests.support.running_daemon import StartNsqd
 
 

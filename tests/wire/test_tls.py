@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from nsqd.options import TLSRequired
-from nsqd.transport import tcp
+from nsqd.config.options import TLSRequired
+from nsqd.tcp import connection as tcp
 from tests.support.certs import Credentials, make_authority, make_client, make_server
 from tests.support.running_daemon import EARLY_S, RunningDaemon, StartNsqd
 from tests.support.v2_client import (

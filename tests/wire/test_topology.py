@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from nsqd.options import TOPOLOGY_AWARE_CONSUMPTION
+from nsqd.config.options import TOPOLOGY_AWARE_CONSUMPTION
 from tests.support.running_daemon import RunningDaemon, StartNsqd
 from tests.support.v2_client import V2Client
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from lookupd.options import Options, check_options
-from nsqd.flags import CommandLineExit, OptionsError
-from nsqd.logs import LogLevel
+from nsqd.config.flags import CommandLineExit, OptionsError
+from nsqd.config.logs import LogLevel
 
 
 def test_defaults_are_those_of_nsqlookupd() -> None:  # L-26

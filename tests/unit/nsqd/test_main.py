@@ -13,7 +13,7 @@ import pytest
 import uvloop
 
 from nsqd.__main__ import main
-from nsqd.options import Options
+from nsqd.config.options import Options
 
 ROOT = Path(__file__).parents[3]
 LoopFactory = Callable[[], asyncio.AbstractEventLoop] | None

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from nsqd.logs import LineFormatter, redact
+from nsqd.config.logs import LineFormatter, redact
 
 
 @pytest.mark.parametrize(

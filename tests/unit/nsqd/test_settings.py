@@ -1,4 +1,4 @@
-from nsqd.options import Options, check_limits
+from nsqd.config.options import Options, check_limits
 from nsqd.settings import broker_settings
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from nsqd.broker.batch import Message, StoredBatch
 from nsqd.broker.channel import HOLD_S, NOT_IN_FLIGHT, NOT_OWNER
 from nsqd.broker.errors import NotInFlightError
+from nsqd.broker.queue.batch import Message, StoredBatch
 from tests.support.channel_rig import ChannelRig
 from tests.support.recording_sink import Delivery
 

@@ -351,7 +351,7 @@ def test_what_was_taken_before_a_read_failed_is_delivered(
     reader = rig.client(ready=1)
     rig.settle()
     assert reader.bodies == numbers(1)  # which has loaded the others
-    monkeypatch.setattr("nsqd.broker.message_queue.KEEP_MAX_COUNT", 0)
+    monkeypatch.setattr("nsqd.broker.queue.message_queue.KEEP_MAX_COUNT", 0)
     rig.put(*numbers(10, start=10))
     client = rig.client()
     with monkeypatch.context() as patch:

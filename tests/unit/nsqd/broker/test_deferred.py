@@ -1,8 +1,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nsqd.broker.batch import Message
 from nsqd.broker.deferred import Deferred
+from nsqd.broker.queue.batch import Message
 from tests.support.fake_scheduler import FakeScheduler
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from nsqd.broker.archive import ArchiveKeeper
-from nsqd.broker.archive_log import Retention
+from nsqd.broker.archive.archive import ArchiveKeeper
+from nsqd.broker.archive.log import Retention
 from nsqd.broker.broker import Broker, BrokerSettings
 from nsqd.broker.channel import ChannelSettings
-from nsqd.broker.message_id import SEQUENCE_COUNT, MessageIdFactory
+from nsqd.broker.queue.ids import SEQUENCE_COUNT, MessageIdFactory
 from tests.support.broker_rig import BrokerRig
 from tests.support.channel_rig import disk_settings
 

@@ -5,8 +5,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from nsqd.broker.batch import Message
 from nsqd.broker.in_flight import Entry, InFlight
+from nsqd.broker.queue.batch import Message
 from tests.support.fake_scheduler import FakeScheduler
 
 TIMEOUT_S = 60.0

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from nsqd.broker.batch import Batch
 from nsqd.broker.peek import MAX_BYTES, PeekedMessage, Place, peek_channel
+from nsqd.broker.queue.batch import Batch
 from tests.support.channel_rig import MSG_TIMEOUT_S, ChannelRig
 
 ALL = tuple(Place)

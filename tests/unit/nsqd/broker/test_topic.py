@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from nsqd.broker.errors import ClosedError, DrainingError
-from nsqd.broker.message_id import SEQUENCE_COUNT
+from nsqd.broker.queue.ids import SEQUENCE_COUNT
 from nsqd.broker.topic import MAX_MESSAGES_PER_TURN, RETRY_S, Topic, TopicState
 from tests.support.broker_rig import BrokerRig
 

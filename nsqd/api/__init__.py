@@ -1,0 +1,1 @@
+"""What nsqd's HTTP door offers."""

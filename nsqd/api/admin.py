@@ -1,0 +1,165 @@
+"""POST /topic/* and /channel/*: what operators do to topics and channels.
+
+A deletion, pause or unpause is answered when nsqd.dat has it, so that no crash undoes it. If the
+disk does not take it for a while the answer comes anyway: the change is in force, and nsqd.dat
+follows as soon as it can. A creation does not wait: nsqd.dat is written whole, so thousands of
+creations in a row, each waiting for its own write, would take minutes.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+from nsqd.api.disk import disk_error
+from nsqd.api.topics import get_channel, get_topic, get_valid_topic_name
+from nsqd.broker.errors import ClosedError
+from nsqd.http.arguments import get_argument, get_names
+from nsqd.http.server import EMPTY, HttpError, Request, Response, Router
+from nsqd.node import Node
+
+logger = logging.getLogger(__name__)
+
+PERSIST_TIMEOUT_S = 5.0
+
+# The names of NSQ 0.2. It did not look at the method, and its users' scripts have GET.
+LEGACY_PATHS = frozenset(
+    f"/{verb}_{noun}"
+    for noun in ("topic", "channel")
+    for verb in ("create", "delete", "empty", "pause", "unpause")
+)
+
+_Reply: TypeAlias = Response | Awaitable[Response]
+
+
+class AdminRoutes:
+    """Creates, deletes, empties, pauses and unpauses."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._broker = node.broker
+
+    def add_to(self, router: Router) -> None:
+        """Add the routes, with the names that they had in NSQ 0.2 as aliases."""
+        actions: dict[str, dict[str, Callable[[Request], _Reply]]] = {
+            "topic": {
+                "create": self._create_topic,
+                "delete": self._delete_topic,
+                "empty": self._empty_topic,
+                "pause": self._pause_topic,
+                "unpause": self._unpause_topic,
+            },
+            "channel": {
+                "create": self._create_channel,
+                "delete": self._delete_channel,
+                "empty": self._empty_channel,
+                "pause": self._pause_channel,
+                "unpause": self._unpause_channel,
+            },
+        }
+        for noun, handlers in actions.items():
+            for verb, handler in handlers.items():
+                router.add("POST", f"/{noun}/{verb}", handler)
+                for method in ("GET", "POST"):
+                    router.add(method, f"/{verb}_{noun}", handler)
+
+    def _create_topic(self, request: Request) -> Response:
+        name = get_valid_topic_name(request)
+        if self._broker.find_topic(name) is None:
+            self._check_disk()
+        try:
+            self._broker.ensure_topic(name)
+        except ClosedError as error:
+            raise HttpError(503, "EXITING") from error
+        except OSError as error:
+            raise disk_error(error) from error
+        return EMPTY
+
+    def _delete_topic(self, request: Request) -> _Reply:
+        topic = get_topic(self._broker, get_argument(request, "topic"))
+        try:
+            self._broker.delete_topic(topic.name)
+        except OSError as error:
+            raise _disk_error("delete", topic.name, error) from error
+        return self._persisted()
+
+    def _empty_topic(self, request: Request) -> Response:
+        topic = get_topic(self._broker, get_valid_topic_name(request))
+        try:
+            topic.empty()
+        except OSError as error:
+            raise _disk_error("empty", topic.name, error) from error
+        return EMPTY
+
+    def _pause_topic(self, request: Request) -> _Reply:
+        get_topic(self._broker, get_argument(request, "topic")).pause()
+        return self._persisted()
+
+    def _unpause_topic(self, request: Request) -> _Reply:
+        get_topic(self._broker, get_argument(request, "topic")).unpause()
+        return self._persisted()
+
+    def _create_channel(self, request: Request) -> Response:
+        topic_name, channel_name = get_names(request)
+        topic = get_topic(self._broker, topic_name)
+        if channel_name not in topic.channels:
+            self._check_disk()
+        try:
+            topic.ensure_channel(channel_name)
+        except ClosedError as error:
+            raise HttpError(503, "EXITING") from error
+        except OSError as error:
+            raise disk_error(error) from error
+        return EMPTY
+
+    def _check_disk(self) -> None:
+        """Refuse a creation that a restart would forget.
+
+        Subscribers may still create channels: a disk that is full of what no channel has taken
+        would never be emptied otherwise.
+        """
+        obstacle = self._broker.disk_health.find_creation_obstacle()
+        if obstacle is not None:
+            raise HttpError(503, f"DISK_FULL: {obstacle}")
+
+    def _delete_channel(self, request: Request) -> _Reply:
+        topic, channel = get_channel(self._broker, *get_names(request))
+        try:
+            topic.delete_channel(channel.name)
+        except OSError as error:
+            raise _disk_error("delete", f"{topic.name}:{channel.name}", error) from error
+        return self._persisted()
+
+    def _empty_channel(self, request: Request) -> Response:
+        topic, channel = get_channel(self._broker, *get_names(request))
+        try:
+            channel.empty()
+        except OSError as error:
+            raise _disk_error("empty", f"{topic.name}:{channel.name}", error) from error
+        return EMPTY
+
+    def _pause_channel(self, request: Request) -> _Reply:
+        get_channel(self._broker, *get_names(request))[1].pause()
+        return self._persisted()
+
+    def _unpause_channel(self, request: Request) -> _Reply:
+        get_channel(self._broker, *get_names(request))[1].unpause()
+        return self._persisted()
+
+    async def _persisted(self) -> Response:
+        await persist(self._node)
+        return EMPTY
+
+
+async def persist(node: Node) -> None:
+    """Wait until nsqd.dat has what was changed, but not for ever."""
+    try:
+        async with asyncio.timeout(PERSIST_TIMEOUT_S):
+            await node.persist()
+    except TimeoutError:
+        logger.warning("HTTP: answered before the change is in nsqd.dat")
+
+
+def _disk_error(verb: str, name: str, error: OSError) -> HttpError:
+    logger.error("HTTP: failed to %s %s - %s", verb, name, error)
+    return HttpError(500, "INTERNAL_ERROR")

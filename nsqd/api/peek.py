@@ -1,0 +1,140 @@
+"""GET /topic/peek and /channel/peek: a look at messages that leaves them where they are."""
+
+import base64
+import json
+import logging
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from nsqd.api.topics import get_channel, get_topic, get_valid_topic_name
+from nsqd.broker.peek import PeekedMessage, Place, peek_channel, peek_topic
+from nsqd.http.arguments import get_names, parse_count
+from nsqd.http.server import (
+    JSON_CONTENT_TYPE,
+    TEXT_CONTENT_TYPE,
+    HttpError,
+    Request,
+    Response,
+    Router,
+)
+from nsqd.node import Node
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_COUNT = 10
+MAX_COUNT = 100
+
+
+class PeekRoutes:
+    """Shows messages, waiting ones first, then those in flight, then deferred ones."""
+
+    PATHS = ("/topic/peek", "/channel/peek")
+
+    def __init__(self, node: Node) -> None:
+        self._broker = node.broker
+        options = node.options
+        # Who has to AUTH before SUB must not find the bodies here: then only the token opens.
+        self._is_open = not options.auth_http_addresses or bool(options.http_auth_token_file)
+
+    def add_to(self, router: Router) -> None:
+        """Add the routes."""
+        for path, handler in zip(self.PATHS, (self._peek_topic, self._peek_channel), strict=True):
+            router.add("GET", path, handler if self._is_open else _refuse)
+
+    def _peek_topic(self, request: Request) -> Response:
+        topic = get_topic(self._broker, get_valid_topic_name(request))
+        count, places = _count(request), _places(request)
+        try:
+            messages = peek_topic(topic, count, places)
+        except OSError as error:
+            raise _disk_error(topic.name, error) from error
+        return self._reply(request, {"topic": topic.name}, messages)
+
+    def _peek_channel(self, request: Request) -> Response:
+        topic, channel = get_channel(self._broker, *get_names(request))
+        count, places = _count(request), _places(request)
+        try:
+            messages = peek_channel(channel, count, places)
+        except OSError as error:
+            raise _disk_error(f"{topic.name}:{channel.name}", error) from error
+        return self._reply(request, {"topic": topic.name, "channel": channel.name}, messages)
+
+    def _reply(
+        self, request: Request, names: dict[str, str], messages: list[PeekedMessage]
+    ) -> Response:
+        now = self._broker.now
+        if request.find("format") == "json":
+            shown = [encode_message(message, now) for message in messages]
+            body = json.dumps({**names, "messages": shown}, separators=(",", ":"))
+            return Response(body=body.encode(), content_type=JSON_CONTENT_TYPE)
+        text = "".join([format_message(message, now) for message in messages])
+        return Response(body=text.encode(), content_type=TEXT_CONTENT_TYPE)
+
+
+def encode_message(message: PeekedMessage, now: float) -> dict[str, object]:
+    """Return a message as the members of a JSON object; a body that is no UTF-8 is in base64."""
+    members: dict[str, object] = {
+        "id": message.message_id.decode("latin-1"),
+        "timestamp": message.timestamp_ns,
+        "attempts": message.attempts,
+        "size": len(message.body),
+        "where": message.place.value,
+    }
+    if message.deadline is not None:
+        key = "timeout_ms" if message.place is Place.IN_FLIGHT else "due_ms"
+        members[key] = _milliseconds_left(message.deadline, now)
+    try:
+        members["body"] = message.body.decode()
+    except UnicodeDecodeError:
+        members["body_base64"] = base64.b64encode(message.body).decode()
+    return members
+
+
+def format_message(message: PeekedMessage, now: float) -> str:
+    """Return a message as a line: where it is, id, time, attempts, size and the body, quoted."""
+    seconds, nanoseconds = divmod(message.timestamp_ns, 10**9)
+    try:
+        time_text = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanoseconds:09}Z"
+    except (ValueError, OverflowError, OSError):  # data directories of other tools hold anything
+        time_text = str(message.timestamp_ns)
+    left = ""
+    if message.deadline is not None:
+        left = f" in {_milliseconds_left(message.deadline, now)}ms"
+    return (
+        f"{message.place.value + left:<20} {message.message_id.decode('latin-1')} {time_text}"
+        f" attempts: {message.attempts} size: {len(message.body)}"
+        f" {json.dumps(message.body.decode(errors='backslashreplace'), ensure_ascii=False)}\n"
+    )
+
+
+def _milliseconds_left(deadline: float, now: float) -> int:
+    return max(round((deadline - now) * 1000), 0)
+
+
+def _count(request: Request) -> int:
+    text = request.find("count")
+    if text is None:
+        return DEFAULT_COUNT
+    count = parse_count(text, MAX_COUNT)
+    if count is None:
+        raise HttpError(400, "INVALID_ARG_COUNT")
+    return count
+
+
+def _places(request: Request) -> Iterable[Place]:
+    text = request.find("where")
+    if text is None:
+        return list(Place)
+    try:
+        return [Place(name) for name in text.split(",")]
+    except ValueError as error:
+        raise HttpError(400, "INVALID_ARG_WHERE") from error
+
+
+def _disk_error(name: str, error: OSError) -> HttpError:
+    logger.error("HTTP: failed to peek into %s - %s", name, error)
+    return HttpError(500, "INTERNAL_ERROR")
+
+
+def _refuse(_request: Request) -> Response:
+    raise HttpError(403, "HTTP_AUTH_TOKEN_FILE_REQUIRED")

@@ -1,0 +1,176 @@
+"""POST /pub and /mpub: messages over HTTP.
+
+/pub is the hot one: producers repeat one target for ever, the router has it taken apart already,
+and what is left is to look up the topic and hand over the body.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import Sequence
+from struct import Struct
+from typing import TypeAlias
+
+from nsqd.api.disk import disk_error
+from nsqd.api.topics import get_valid_topic_name
+from nsqd.broker.broker import Broker
+from nsqd.broker.errors import ClosedError, DepthLimitError, DrainingError
+from nsqd.broker.queue.receipt import Receipt
+from nsqd.http.server import OK, HttpError, Request, Response, Router
+
+logger = logging.getLogger(__name__)
+
+# At once, or when the messages are durable.
+Reply: TypeAlias = Response | asyncio.Future[Response]
+
+_INT32 = Struct(">i")
+_SIGNED_DECIMAL = re.compile(r"[+-]?[0-9]{1,19}")
+# The smallest message of a binary body: four bytes of length and one of message.
+_MIN_BINARY_MESSAGE_BYTES = 5
+
+
+class PublishRoutes:
+    """Hands what is posted to the broker."""
+
+    def __init__(
+        self, broker: Broker, *, max_msg_size: int, max_body_size: int, max_defer_ms: int
+    ) -> None:
+        self._broker = broker
+        self._topics = broker.topics
+        self._max_msg_size = max_msg_size
+        self._max_body_size = max_body_size
+        self._max_defer_ms = max_defer_ms
+
+    def add_to(self, router: Router) -> None:
+        """Add the routes, with the names that they had in NSQ 0.2 as aliases."""
+        for path in ("/pub", "/put"):
+            router.add(
+                *("POST", path, self.publish),
+                max_body_bytes=self._max_msg_size,
+                too_large_code="MSG_TOO_BIG",
+                is_quiet=True,
+            )
+        for path in ("/mpub", "/mput"):
+            router.add(
+                *("POST", path, self.publish_many),
+                max_body_bytes=self._max_body_size,
+                too_large_code="BODY_TOO_BIG",
+                is_quiet=True,
+            )
+
+    def publish(self, request: Request) -> Reply:
+        """Take the body as one message."""
+        body = request.body
+        if not body:
+            raise HttpError(400, "MSG_EMPTY")
+        query = request.target.query
+        topic = self._topics.get(query.get("topic", ""))
+        if topic is None or "defer" in query or not topic.takes_messages:
+            return self._publish(request, (body,))
+        # The name of a topic that is there need not be looked at: half a microsecond in ten.
+        try:
+            receipt = topic.publish((body,))
+        except DepthLimitError as error:
+            raise self._full_error(topic.name, error) from error
+        except OSError as error:
+            raise _disk_error(topic.name, error) from error
+        return OK if receipt is None else _wait_for(receipt, topic.name)
+
+    def publish_many(self, request: Request) -> Reply:
+        """Take each line of the body, or each message of a binary one; all of them or none."""
+        get_valid_topic_name(request)
+        if _is_binary(request.find("binary")):
+            bodies = self._split_binary(request.body)
+        else:
+            bodies = self._split_lines(request.body)
+        return self._publish(request, bodies)
+
+    def _publish(self, request: Request, bodies: Sequence[bytes]) -> Reply:
+        name = get_valid_topic_name(request)
+        delay_s = self._delay_s(request)
+        try:
+            topic = self._broker.topics.get(name) or self._broker.ensure_topic(name)
+            receipt = topic.publish(bodies, delay_s=delay_s) if bodies else None
+        except DrainingError as error:
+            raise HttpError(503, "DRAINING") from error
+        except ClosedError as error:
+            raise HttpError(503, "EXITING") from error
+        except DepthLimitError as error:
+            raise self._full_error(name, error) from error
+        except OSError as error:
+            raise _disk_error(name, error) from error
+        return OK if receipt is None else _wait_for(receipt, name)
+
+    def _full_error(self, name: str, error: DepthLimitError) -> HttpError:
+        self._broker.count_refusal(name)
+        return HttpError(503, f"QUEUE_FULL - {error}")
+
+    def _delay_s(self, request: Request) -> float:
+        text = request.find("defer")
+        if text is None:
+            return 0.0
+        if not _SIGNED_DECIMAL.fullmatch(text):
+            raise HttpError(400, "INVALID_DEFER")
+        delay_ms = int(text)
+        if not 0 <= delay_ms <= self._max_defer_ms:
+            raise HttpError(400, "INVALID_DEFER")
+        return delay_ms / 1000
+
+    def _split_lines(self, body: bytes) -> list[bytes]:
+        lines = [line for line in body.split(b"\n") if line]
+        if lines and max(map(len, lines)) > self._max_msg_size:
+            raise HttpError(413, "MSG_TOO_BIG")
+        return lines
+
+    def _split_binary(self, body: bytes) -> list[bytes]:
+        """Cut up a body that counts and measures its messages; bytes after the last are ignored.
+
+        | 4: int32 count | then count times: 4: int32 size | size: message |
+        """
+        if len(body) < _INT32.size:
+            raise HttpError(413, "BAD_BODY")
+        (count,) = _INT32.unpack_from(body)
+        max_count = (self._max_body_size - _INT32.size) // _MIN_BINARY_MESSAGE_BYTES
+        if not 0 < count <= max_count:
+            raise HttpError(413, "BAD_BODY")
+        bodies = []
+        position = _INT32.size
+        for _ in range(count):
+            start = position + _INT32.size
+            if start > len(body):
+                raise HttpError(413, "BAD_MESSAGE")
+            (size,) = _INT32.unpack_from(body, position)
+            position = start + size
+            if not 0 < size <= self._max_msg_size or position > len(body):
+                raise HttpError(413, "BAD_MESSAGE")
+            bodies.append(body[start:position])
+        return bodies
+
+
+def _wait_for(receipt: Receipt, name: str) -> asyncio.Future[Response]:
+    """Answer when what was published is durable."""
+    reply: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+
+    def answer(error: OSError | None) -> None:
+        if reply.cancelled():
+            return
+        if error is None:
+            reply.set_result(OK)
+        else:
+            reply.set_exception(_disk_error(name, error))
+
+    receipt.when_done(answer)
+    return reply
+
+
+def _disk_error(name: str, error: OSError) -> HttpError:
+    logger.error("TOPIC(%s): failed to publish - %s", name, error)
+    return disk_error(error)
+
+
+def _is_binary(value: str | None) -> bool:
+    if value in (None, "false", "0"):
+        return False
+    if value not in ("true", "1"):
+        logger.warning("deprecated value %r used for /mpub binary param", value)
+    return True

@@ -1,0 +1,149 @@
+"""nsqd's HTTP API: the table of its routes, and what is common to all requests.
+
+The routes are thin and live beside this file by noun: `http_publish.py`, `http_admin.py`,
+`stats_json.py`. `make_router` is the door: the daemon serves what it returns.
+"""
+
+import socket
+
+from nsqd import PROTOCOL_VERSION
+from nsqd.api.access import BearerToken, CorsPolicy, refuse_plain_http
+from nsqd.api.admin import LEGACY_PATHS, AdminRoutes
+from nsqd.api.config import ConfigRoutes
+from nsqd.api.limits import LimitRoutes
+from nsqd.api.peek import PeekRoutes
+from nsqd.api.publish import PublishRoutes
+from nsqd.broker.health import HEALTHY
+from nsqd.config.flags import duration_ns
+from nsqd.config.options import TLSRequired
+from nsqd.http.debug import DebugRoutes
+from nsqd.http.server import (
+    JSON_CONTENT_TYPE,
+    OK,
+    TEXT_CONTENT_TYPE,
+    BeforeHook,
+    Request,
+    Response,
+    Router,
+    Style,
+)
+from nsqd.node import Node
+from nsqd.runtime.slices import join_slices
+from nsqd.stats.json import render_json
+from nsqd.stats.prometheus import OPENMETRICS_FORMAT, TEXT_FORMAT, Metrics
+from nsqd.stats.query import StatsQuery
+from nsqd.stats.text import render_text
+
+
+def make_router(node: Node) -> Router:
+    """Make the table of all routes."""
+    router = Router()
+    options = node.options
+    PublishRoutes(
+        node.broker,
+        max_msg_size=options.max_msg_size,
+        max_body_size=options.max_body_size,
+        max_defer_ms=int(options.defer_limit_s * 1000),
+    ).add_to(router)
+    AdminRoutes(node).add_to(router)
+    LimitRoutes(node).add_to(router)
+    ConfigRoutes(node).add_to(router)
+    PeekRoutes(node).add_to(router)
+    DebugRoutes("nsqd").add_to(router)
+    NodeRoutes(node).add_to(router)
+    return router
+
+
+def make_before_hook(node: Node) -> BeforeHook | None:
+    """Make what looks at each request before its route does; None if nothing has to.
+
+    Raises:
+        OptionsError: the file with the token can't be read.
+    """
+    options = node.options
+    checks: list[BeforeHook] = []
+    if options.http_cors_origins:
+        checks.append(CorsPolicy(options.http_cors_origins).mark)
+    if options.tls_required is TLSRequired.EVERYWHERE:
+        checks.append(refuse_plain_http(node.https_port))
+    if options.http_auth_token_file:
+        guarded_paths = (*LEGACY_PATHS, *PeekRoutes.PATHS, *DebugRoutes.PATHS)
+        token = BearerToken(options.http_auth_token_file, guarded_paths=guarded_paths)
+        checks.append(token.check)
+    if not checks:
+        return None
+
+    def check(request: Request) -> Response | None:
+        replies = (each(request) for each in checks)
+        return next((reply for reply in replies if reply is not None), None)
+
+    return check
+
+
+class NodeRoutes:
+    """Health, identity and statistics of the node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._metrics = Metrics(node)
+
+    def add_to(self, router: Router) -> None:
+        """Add the routes."""
+        router.add("GET", "/ping", self._ping, style=Style.PLAIN)
+        router.add("GET", "/ready", self._ready, style=Style.PLAIN)
+        router.add("POST", "/drain", self._drain)
+        router.add("GET", "/info", self._info)
+        router.add("GET", "/stats", self._stats)
+        router.add("GET", "/metrics", self._show_metrics, style=Style.PLAIN)
+
+    def _ping(self, _request: Request) -> Response:
+        health = self._node.health
+        return OK if health == HEALTHY else Response.text(health, 500)
+
+    def _ready(self, _request: Request) -> Response:
+        """Say whether publishers and consumers should be sent here, as Kubernetes asks."""
+        broker = self._node.broker
+        if broker.is_draining or broker.is_closed:
+            return Response.text("NOK - draining", 503)
+        return OK if broker.is_healthy else Response.text(broker.health, 503)
+
+    def _drain(self, _request: Request) -> Response:
+        drain = self._node.drain
+        drain.begin()
+        timeout_ns = duration_ns(self._node.options.drain_timeout_s)
+        return Response.json({"message_count": drain.left_count(), "timeout": timeout_ns})
+
+    def _info(self, _request: Request) -> Response:
+        node = self._node
+        options = node.options
+        return Response.json(
+            {
+                "version": PROTOCOL_VERSION,
+                "broadcast_address": options.broadcast_address,
+                "hostname": socket.gethostname(),
+                "http_port": node.http_port,
+                "tcp_port": node.tcp_port,
+                "start_time": int(node.start_time_s),
+                "max_heartbeat_interval": duration_ns(options.max_heartbeat_interval_s),
+                "max_output_buffer_size": options.max_output_buffer_size,
+                "max_output_buffer_timeout": duration_ns(options.max_output_buffer_timeout_s),
+                "max_deflate_level": options.max_deflate_level,
+                "topology_zone": options.topology_zone,
+                "topology_region": options.topology_region,
+            }
+        )
+
+    async def _show_metrics(self, request: Request) -> Response:
+        is_openmetrics = b"application/openmetrics-text" in request.headers.get(b"accept", b"")
+        body = await self._metrics.render(is_openmetrics=is_openmetrics)
+        content_type = OPENMETRICS_FORMAT if is_openmetrics else TEXT_FORMAT
+        return Response(body=body, content_type=content_type)
+
+    async def _stats(self, request: Request) -> Response:
+        query = StatsQuery.from_request(request)
+        # A topic that was published to just now may be waiting to learn its channels.
+        await self._node.registration.wait_for_topics()
+        render = render_json if query.is_json else render_text
+        body = await join_slices(render(self._node, query, self._node.memory.read()))
+        content_type = JSON_CONTENT_TYPE if query.is_json else TEXT_CONTENT_TYPE
+        return Response(body=body, content_type=content_type)

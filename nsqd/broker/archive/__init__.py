@@ -1,0 +1,1 @@
+"""History: what was published, consumed or not."""

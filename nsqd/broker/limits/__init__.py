@@ -1,0 +1,1 @@
+"""What a topic may hold, and what becomes of the rest."""

@@ -1,0 +1,101 @@
+"""LimitBook: which limits each topic has, from the flags or of its own, and puts them in force."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import fields, replace
+
+from nsqd.broker.limits.age_clock import AgeClock
+from nsqd.broker.limits.dead_letter import Publish, find_dead_letter_name
+from nsqd.broker.limits.queue_bounds import Rules
+from nsqd.broker.limits.topic_bounds import TopicBounds
+from nsqd.broker.limits.values import LimitOverrides, Limits
+from nsqd.broker.scheduler import Scheduler
+from nsqd.broker.topic import Topic
+
+logger = logging.getLogger(__name__)
+
+# Dead letters are for somebody to look at: of the flags these don't hold for them, only limits of
+# their own topic do; and nothing makes dead letters of them again.
+_NOT_FOR_DEAD_LETTERS = ("msg_ttl_s", "max_attempts")
+
+
+class LimitBook:
+    """The limits of all topics."""
+
+    def __init__(
+        self, flags: Limits, topics: Mapping[str, Topic], scheduler: Scheduler, publish: Publish
+    ) -> None:
+        """Args:
+        topics: the broker's own mapping, which changes.
+        publish: publishes dead letters.
+        """
+        self._flags = flags
+        self._topics = topics
+        self._scheduler = scheduler
+        self._publish = publish
+        # Dead-letter topics by the topic that has a suffix of its own.
+        self._names: dict[str, str] = {}
+
+    def find_limits(self, topic: Topic) -> tuple[Limits, dict[str, str]]:
+        """Return the limits in force, and where each comes from."""
+        own = topic.limit_overrides
+        sources = {
+            each.name: "flag" if getattr(own, each.name) is None else "topic"
+            for each in fields(own)
+        }
+        flags = self._flags
+        if not self._is_dead_letter_topic(topic.name):
+            return own.over(flags), sources
+        flags = replace(flags, msg_ttl_s=0.0, max_attempts=0)
+        for name in _NOT_FOR_DEAD_LETTERS:
+            if sources[name] == "flag":
+                sources[name] = "dead-letter topic"
+        sources["dead_letter_topic_suffix"] = "dead-letter topic"
+        return replace(own.over(flags), dead_letter_topic_suffix=""), sources
+
+    def find_dead_letter_name(self, topic: Topic) -> str | None:
+        """Return where a topic's dead letters go, None if it has none."""
+        limits, _ = self.find_limits(topic)
+        return find_dead_letter_name(topic.name, limits.dead_letter_topic_suffix)
+
+    def set(self, topic: Topic, overrides: LimitOverrides) -> None:
+        """Give a topic limits of its own instead of those it has."""
+        topic.limit_overrides = overrides
+        suffix = overrides.dead_letter_topic_suffix or ""
+        before = self._names.pop(topic.name, None)
+        name = find_dead_letter_name(topic.name, suffix)
+        if name is not None:
+            self._names[topic.name] = name
+        self.apply(topic)
+        for other in {before, name} - {None, topic.name}:
+            # It has become a dead-letter topic, or is one no more.
+            if (changed := self._topics.get(other or "")) is not None:
+                self.apply(changed)
+
+    def forget(self, topic: Topic) -> None:
+        """A topic is gone."""
+        self._names.pop(topic.name, None)
+
+    def apply(self, topic: Topic) -> None:
+        """Put the limits of a topic in force."""
+        limits, _ = self.find_limits(topic)
+        if topic.bounds is not None:
+            topic.bounds.close()
+            topic.bounds = None
+        if limits.is_off:
+            for channel in topic.channels.values():
+                channel.set_bounds(None)
+            return
+        name = find_dead_letter_name(topic.name, limits.dead_letter_topic_suffix)
+        if name is None and limits.dead_letter_topic_suffix and not topic.is_ephemeral:
+            logger.warning(
+                "TOPIC(%s): has no dead letters, its name is too long for the suffix %s",
+                *(topic.name, limits.dead_letter_topic_suffix),
+            )
+        clock = AgeClock(self._scheduler, limits.msg_ttl_s)
+        rules = Rules(limits, clock, self._scheduler, name, self._publish)
+        topic.bounds = TopicBounds(topic, rules)
+
+    def _is_dead_letter_topic(self, name: str) -> bool:
+        suffix = self._flags.dead_letter_topic_suffix
+        return bool(suffix and name.endswith(suffix)) or name in self._names.values()

@@ -1,0 +1,1 @@
+"""The queues of topics and channels."""

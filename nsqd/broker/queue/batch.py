@@ -1,0 +1,275 @@
+"""The unit that moves through the queues: a batch of messages, never a single object per message.
+
+A `Batch` is what one publish made: one timestamp, one block of ids, one tuple of bodies. All
+channels of a topic share it and only keep cursors into it. A `StoredBatch` is what came back: from
+disk, from a timeout, from a requeue, with a timestamp, id and attempts of its own per message.
+Both are read column-wise, so that frames and records are put together by C code.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import chain, repeat
+from struct import Struct
+from typing import TypeAlias
+
+from diskqueue.envelope import HEADER_BYTES
+from nsqd.broker.queue.ids import SUFFIXES
+
+# A message outside of any batch: id, timestamp_ns, attempts so far, body, ordinal of its record on
+# disk (None if it has none).
+Message: TypeAlias = tuple[bytes, int, int, bytes, int | None]
+
+LENGTH_PREFIX_BYTES = 4
+RECORD_OVERHEAD_BYTES = LENGTH_PREFIX_BYTES + HEADER_BYTES
+MAX_ATTEMPTS = 0xFFFF  # attempts is a uint16 on the wire: stop there rather than wrap to 0
+
+_pack_head = Struct(">qH").pack
+_unpack_header = Struct(">qH16s").unpack_from
+_pack_length = Struct(">i").pack
+
+
+class _RecordLengths(dict[int, bytes]):
+    """Body size to the 4-byte length prefix of its record, filled on demand, bounded."""
+
+    def __missing__(self, body_bytes: int) -> bytes:
+        if len(self) >= 65536:
+            self.clear()
+        prefix = self[body_bytes] = _pack_length(body_bytes + HEADER_BYTES)
+        return prefix
+
+
+_record_length = _RecordLengths().__getitem__
+
+
+class Batch:
+    """What one publish made, shared by the topic's channels and never changed."""
+
+    __slots__ = (
+        "_delay_s",
+        "bodies",
+        "body_bytes",
+        "due_ns",
+        "first_sequence",
+        "id_prefix",
+        "is_deferred",
+        "timestamp_ns",
+    )
+
+    def __init__(
+        self,
+        timestamp_ns: int,
+        id_prefix: bytes,
+        first_sequence: int,
+        bodies: tuple[bytes, ...],
+        delay_s: float = 0.0,
+        due_ns: int = 0,
+    ) -> None:
+        """Args:
+        delay_s: how long each channel keeps it back after it arrived.
+        due_ns: the steady time when the messages would be due if channels had them at once.
+        """
+        self.timestamp_ns = timestamp_ns
+        self.id_prefix = id_prefix
+        self.first_sequence = first_sequence
+        self.bodies = bodies
+        self.body_bytes = len(bodies[0]) if len(bodies) == 1 else sum(map(len, bodies))
+        self.is_deferred = delay_s > 0
+        self._delay_s = delay_s
+        self.due_ns = due_ns
+
+    def remaining_s(self, _now_ns: int) -> float:
+        """Return how long to keep the messages back from now on."""
+        return self._delay_s
+
+    def ids(self, start: int, stop: int) -> list[bytes]:
+        """Return the ids of the messages from `start` to `stop`."""
+        prefix = self.id_prefix
+        first = self.first_sequence
+        return [prefix + suffix for suffix in SUFFIXES[first + start : first + stop]]
+
+    def timestamps(self, start: int, stop: int) -> Iterable[int]:
+        """Return the publish times."""
+        return repeat(self.timestamp_ns, stop - start)
+
+    def attempts(self, start: int, stop: int) -> Iterable[int]:
+        """Return the attempts, the delivery now being made included."""
+        return repeat(1, stop - start)
+
+    def heads(self, start: int, stop: int) -> list[bytes]:
+        """Return timestamp and attempts as the wire has them, this delivery included."""
+        return [_pack_head(self.timestamp_ns, 1)] * (stop - start)
+
+    def records(self, start: int, stop: int) -> tuple[bytes, list[int]]:
+        """Return the messages as disk records: the bytes, and the length of each."""
+        sizes = list(map(len, self.bodies[start:stop]))
+        data = b"".join(self._record_parts(start, stop, sizes))
+        return data, [size + RECORD_OVERHEAD_BYTES for size in sizes]
+
+    def record_parts(self) -> list[bytes]:
+        """Return all messages as disk records, in parts to be joined."""
+        return self._record_parts(0, len(self.bodies), list(map(len, self.bodies)))
+
+    def _record_parts(self, start: int, stop: int, sizes: list[int]) -> list[bytes]:
+        """Put records together from what they share: a third of the time of `encode_records`."""
+        count = stop - start
+        common = _pack_head(self.timestamp_ns, 0) + self.id_prefix
+        # Record by record: length and what is common to the batch, the end of the id, the body.
+        parts = [_record_length(sizes[0]) + common] * (3 * count)
+        if sizes.count(sizes[0]) < count:
+            parts[::3] = [prefix + common for prefix in map(_record_length, sizes)]
+        parts[1::3] = SUFFIXES[self.first_sequence + start : self.first_sequence + stop]
+        parts[2::3] = self.bodies[start:stop]
+        return parts
+
+    def time_span(self) -> tuple[int, int]:
+        """Return the times of the oldest and the newest message."""
+        return self.timestamp_ns, self.timestamp_ns
+
+    def part(self, start: int, stop: int) -> "Batch":
+        """Return some of the messages as a batch of their own."""
+        if stop - start == len(self.bodies):
+            return self
+        return Batch(
+            self.timestamp_ns,
+            self.id_prefix,
+            self.first_sequence + start,
+            self.bodies[start:stop],
+            self._delay_s,
+            self.due_ns,
+        )
+
+    def messages(self, start: int, stop: int) -> list[Message]:
+        """Return the messages one by one, for the paths that must hold them singly."""
+        return [
+            (message_id, self.timestamp_ns, 0, body, None)
+            for message_id, body in zip(self.ids(start, stop), self.bodies[start:stop], strict=True)
+        ]
+
+
+class StoredBatch:
+    """Messages with columns of their own: read from disk, timed out, requeued or deferred."""
+
+    __slots__ = (
+        "_attempts",
+        "_ids",
+        "_timestamps",
+        "bodies",
+        "body_bytes",
+        "due_ns",
+        "is_deferred",
+        "ordinals",
+    )
+
+    def __init__(
+        self,
+        ids: Sequence[bytes],
+        timestamps: Sequence[int],
+        attempts: Sequence[int],
+        bodies: Sequence[bytes],
+        ordinals: Sequence[int] | None,
+        due_ns: int = 0,
+    ) -> None:
+        """Args:
+        ordinals: their records on disk, or None if they have none.
+        due_ns: the steady time before which none is to be delivered, 0 if there is none.
+        """
+        self._ids = ids
+        self._timestamps = timestamps
+        self._attempts = attempts
+        self.bodies = bodies
+        self.ordinals = ordinals
+        self.body_bytes = sum(map(len, bodies))
+        self.is_deferred = due_ns > 0
+        self.due_ns = due_ns
+
+    def remaining_s(self, now_ns: int) -> float:
+        """Return how long to keep the messages back from now on."""
+        return max(0.0, (self.due_ns - now_ns) / 1e9)
+
+    @classmethod
+    def from_records(
+        cls, data: bytes, starts: Sequence[int], ends: Sequence[int], first_ordinal: int
+    ) -> "StoredBatch":
+        """Cut up records as they lie in a segment: data[start:end] is one message."""
+        timestamps, attempts, ids = zip(*map(_unpack_header, repeat(data), starts), strict=True)
+        bodies = [data[start + HEADER_BYTES : end] for start, end in zip(starts, ends, strict=True)]
+        ordinals = range(first_ordinal, first_ordinal + len(starts))
+        return cls(ids, timestamps, attempts, bodies, ordinals)
+
+    @classmethod
+    def from_messages(cls, messages: Sequence[Message]) -> "StoredBatch":
+        """Gather single messages; either all of them have a record on disk or none has."""
+        ids, timestamps, attempts, bodies, ordinals = zip(*messages, strict=True)
+        return cls(ids, timestamps, attempts, bodies, None if ordinals[0] is None else ordinals)
+
+    def ids(self, start: int, stop: int) -> list[bytes]:
+        """Return the ids of the messages from `start` to `stop`."""
+        return list(self._ids[start:stop])
+
+    def timestamps(self, start: int, stop: int) -> Iterable[int]:
+        """Return the publish times."""
+        return self._timestamps[start:stop]
+
+    def attempts(self, start: int, stop: int) -> Iterable[int]:
+        """Return the attempts, the delivery now being made included."""
+        return [min(attempts + 1, MAX_ATTEMPTS) for attempts in self._attempts[start:stop]]
+
+    def heads(self, start: int, stop: int) -> list[bytes]:
+        """Return timestamp and attempts as the wire has them, this delivery included."""
+        return list(map(_pack_head, self._timestamps[start:stop], self.attempts(start, stop)))
+
+    def records(self, start: int, stop: int) -> tuple[bytes, list[int]]:
+        """Return the messages as disk records: the bytes, and the length of each."""
+        heads = map(_pack_head, self._timestamps[start:stop], self._attempts[start:stop])
+        return encode_records(list(heads), self._ids[start:stop], self.bodies[start:stop])
+
+    def record_parts(self) -> list[bytes]:
+        """Return all messages as disk records, in parts to be joined."""
+        return [self.records(0, len(self.bodies))[0]]
+
+    def time_span(self) -> tuple[int, int]:
+        """Return the times of the oldest and the newest message."""
+        return min(self._timestamps), max(self._timestamps)
+
+    def part(self, start: int, stop: int) -> "StoredBatch":
+        """Return some of the messages as a batch of their own, without records of its own."""
+        return StoredBatch(
+            self._ids[start:stop],
+            self._timestamps[start:stop],
+            self._attempts[start:stop],
+            self.bodies[start:stop],
+            ordinals=None,
+            due_ns=self.due_ns,
+        )
+
+    def due_part(self, start: int, stop: int, due_ns: int) -> "StoredBatch":
+        """Return some of the messages, with their records, as a batch with a due time."""
+        assert self.ordinals is not None
+        return StoredBatch(
+            self._ids[start:stop],
+            self._timestamps[start:stop],
+            self._attempts[start:stop],
+            self.bodies[start:stop],
+            self.ordinals[start:stop],
+            due_ns,
+        )
+
+    def messages(self, start: int, stop: int) -> list[Message]:
+        """Return the messages one by one, for the paths that must hold them singly."""
+        ordinals: Iterable[int | None] = repeat(None, stop - start)
+        if self.ordinals is not None:
+            ordinals = self.ordinals[start:stop]
+        columns = (self._ids, self._timestamps, self._attempts, self.bodies)
+        return list(zip(*(column[start:stop] for column in columns), ordinals, strict=True))
+
+
+def encode_records(
+    heads: Sequence[bytes], ids: Sequence[bytes], bodies: Sequence[bytes]
+) -> tuple[bytes, list[int]]:
+    """Put columns together as disk records, back to back.
+
+    | 4: int32 length of what follows | 8: timestamp | 2: attempts | 16: id | n: body |
+    """
+    sizes = list(map(len, bodies))
+    columns = zip(map(_record_length, sizes), heads, ids, bodies, strict=True)
+    data = b"".join(chain.from_iterable(columns))
+    return data, [size + RECORD_OVERHEAD_BYTES for size in sizes]

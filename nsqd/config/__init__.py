@@ -1,0 +1,1 @@
+"""Options, flags and logs of the daemons."""

@@ -1,0 +1,377 @@
+"""Command line, config file and help of a daemon, declared on one frozen dataclass.
+
+Each field made with `flag()` is one option: its flag, its TOML key, its kind, default, bounds and
+help. `load()` reads argv in the syntax of Go's flag package, because nsqd's scripts and unit files
+are written in it, then the TOML file named by --config. A flag beats the file, the file beats the
+default. Nothing here prints or exits: what ends the program early is raised to `main()`.
+"""
+
+import dataclasses
+import json
+import platform
+import textwrap
+import tomllib
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from nsqd import PROTOCOL_VERSION, __version__
+from nsqd.config.kinds import (
+    BOOL,
+    DURATION,
+    FLOATS,
+    INT,
+    TEXT,
+    TEXTS,
+    Kind,
+    duration_ns,
+    format_duration,
+    parse_bool,
+    parse_duration,
+    parse_int,
+    special,
+    toml_text,
+)
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+__all__ = [
+    "BOOL",
+    "DURATION",
+    "FLOATS",
+    "INT",
+    "TEXT",
+    "TEXTS",
+    "CommandLineExit",
+    "ConfigError",
+    "Flag",
+    "Kind",
+    "OptionsError",
+    "check_bounds",
+    "config_value",
+    "declared_flags",
+    "duration_ns",
+    "flag",
+    "format_duration",
+    "load",
+    "markdown_table",
+    "parse_bool",
+    "parse_duration",
+    "parse_int",
+    "special",
+    "usage",
+    "version_text",
+]
+
+T = TypeVar("T")
+OptionsT = TypeVar("OptionsT", bound="DataclassInstance")
+
+_HELP_NAMES = frozenset({"h", "help"})
+_USAGE_COLUMNS = 80
+_SYNTAX = (
+    "Flags are written --flag=value, --flag value or -flag=value, booleans --flag or --flag=false."
+    " Durations look like 250ms, 1m30s or 1.5h. The TOML file of --config holds the same options,"
+    ' with underscores for dashes: msg_timeout = "90s". Flags win over the file.'
+)
+
+
+class CommandLineExit(Exception):  # noqa: N818 - asking for help is not an error
+    """The command line ends the program: help was asked for (0), or a flag is wrong (2).
+
+    `text` goes to stderr as it is; `status` is the exit code.
+    """
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
+
+
+class ConfigError(Exception):
+    """The config file cannot be read, or holds a value its option does not take; exit code 1.
+
+    `level` is the word before the text in the log line; nsqd writes ERROR for wrong types.
+    """
+
+    def __init__(self, text: str, *, level: str = "FATAL") -> None:
+        super().__init__(text)
+        self.level = level
+
+
+class OptionsError(Exception):
+    """An option is outside its bounds, or contradicts another one; exit code 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One option, as declared by `flag()`."""
+
+    name: str
+    kind: Kind[Any]
+    # What the help calls the value.
+    noun: str
+    help_text: str
+    default: Callable[[], Any]
+    # What help and README say instead of the default, where that differs between machines.
+    default_text: str | None
+    # The key in the config file; None for an option that only the command line has.
+    toml_key: str | None
+    minimum: float | None
+    maximum: float | None
+    # Starts a new group of options in help and README.
+    heading: str | None
+
+    def shown_default(self) -> str:
+        """The default as help and README print it; empty for "off"."""
+        if self.default_text is not None:
+            return self.default_text
+        shown: str = self.kind.show(self.default())
+        return shown
+
+
+def flag(
+    name: str,
+    default: T | Callable[[], T],
+    kind: Kind[T],
+    help_text: str,
+    *,
+    noun: str | None = None,
+    default_text: str | None = None,
+    toml_key: str | None = None,
+    in_config: bool = True,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    heading: str | None = None,
+) -> T:
+    """Declares a dataclass field as an option.
+
+    Args:
+        default: the value, or a function that computes it.
+        noun: what the help calls the value, if not by its kind.
+        default_text: what the help shows for a computed default.
+        toml_key: its key in the config file, if not the name with underscores.
+        in_config: whether the config file may set it.
+        minimum, maximum: inclusive bounds, for `check_bounds()`.
+        heading: title of the group of options that begins here.
+    """
+    factory: Callable[[], T] = default if callable(default) else lambda: default
+    declared = Flag(
+        name=name,
+        kind=kind,
+        noun=noun or kind.noun,
+        help_text=help_text,
+        default=factory,
+        default_text=default_text,
+        toml_key=(toml_key or name.replace("-", "_")) if in_config else None,
+        minimum=minimum,
+        maximum=maximum,
+        heading=heading,
+    )
+    return dataclasses.field(default_factory=factory, metadata={"flag": declared})
+
+
+def declared_flags(options: "type[DataclassInstance] | DataclassInstance") -> dict[str, Flag]:
+    """The options of a dataclass by field name, in order of declaration."""
+    fields = dataclasses.fields(options)
+    return {field.name: field.metadata["flag"] for field in fields if "flag" in field.metadata}
+
+
+def load(options: type[OptionsT], argv: Sequence[str], *, program: str) -> OptionsT:
+    """Reads argv, then the file that --config names, into the dataclass.
+
+    With --version the config file is left alone, as nsqd does.
+
+    Raises:
+        CommandLineExit: help was asked for, or argv is wrong.
+        ConfigError: the config file is missing or wrong.
+    """
+    given = _parse_argv(options, argv, program)
+    path = given.get("config")
+    if path and not given.get("version"):
+        assert isinstance(path, str)
+        given = _read_config(options, path) | given
+    return options(**given)
+
+
+def check_bounds(options: "DataclassInstance") -> None:
+    """Holds every option against the bounds of its declaration.
+
+    Raises:
+        OptionsError: naming the flag and the bound.
+    """
+    for field_name, declared in declared_flags(options).items():
+        value = getattr(options, field_name)
+        if declared.minimum is not None and value < declared.minimum:
+            bound = declared.kind.show(declared.minimum)
+            raise OptionsError(f"--{declared.name} must be at least {bound}")
+        if declared.maximum is not None and value > declared.maximum:
+            bound = declared.kind.show(declared.maximum)
+            raise OptionsError(f"--{declared.name} must be at most {bound}")
+
+
+def config_value(options: "DataclassInstance", toml_key: str) -> object:
+    """The option with that TOML key, as JSON holds it: durations in ns, enums as integers.
+
+    Raises:
+        KeyError: no option has that key.
+    """
+    for field_name, declared in declared_flags(options).items():
+        if declared.toml_key == toml_key:
+            value: object = declared.kind.to_json(getattr(options, field_name))
+            return value
+    raise KeyError(toml_key)
+
+
+def version_text(program: str) -> str:
+    """What --version prints. Scripts take the vX.Y.Z out of it, so that is NSQ's, not ours."""
+    python = platform.python_version()
+    return f"{program} v{PROTOCOL_VERSION} (built w/python{python}, nsqd-python {__version__})"
+
+
+def _parse_argv(
+    options: "type[DataclassInstance]", argv: Sequence[str], program: str
+) -> dict[str, object]:
+    """The given options by field name."""
+    by_name = {item.name: (field, item) for field, item in declared_flags(options).items()}
+    given: dict[str, object] = {}
+    remaining = deque(argv)
+
+    def fail(text: str) -> NoReturn:
+        raise CommandLineExit(2, f"{text}\n{usage(options, program)}")
+
+    # A lone "-" is an argument, not a flag. Arguments end the flags and are ignored, as in nsqd.
+    while remaining and remaining[0].startswith("-") and remaining[0] not in {"-", "--"}:
+        argument = remaining.popleft()
+        name, equals, text = argument.removeprefix("-").removeprefix("-").partition("=")
+        if not name or name.startswith("-"):
+            fail(f"bad flag syntax: {argument}")
+        if name not in by_name:
+            if name in _HELP_NAMES:
+                raise CommandLineExit(0, usage(options, program))
+            fail(f"flag provided but not defined: -{name}")
+        field, declared = by_name[name]
+        if not equals:
+            if not declared.kind.is_boolean and not remaining:
+                fail(f"flag needs an argument: -{name}")
+            text = "true" if declared.kind.is_boolean else remaining.popleft()
+        try:
+            given[field] = _parsed(declared, text, given.get(field))
+        except ValueError as error:
+            fail(str(error))
+    return given
+
+
+def _parsed(declared: Flag, text: str, earlier: object) -> object:
+    """The flag's value, joined to an earlier one if the flag is a list.
+
+    Raises:
+        ValueError: with the whole message.
+    """
+    try:
+        value: object = declared.kind.parse(text)
+    except ValueError as error:
+        what, flag_word = ("boolean value", "") if declared.kind.is_boolean else ("value", "flag ")
+        raise ValueError(
+            f"invalid {what} {_quoted(text)} for {flag_word}-{declared.name}: {error}"
+        ) from error
+    if declared.kind.join is not None and earlier is not None:
+        value = declared.kind.join(earlier, value)
+    return value
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _read_config(options: "type[DataclassInstance]", path: str) -> dict[str, object]:
+    """The options that the TOML file sets, by field name; unknown keys are ignored.
+
+    Raises:
+        ConfigError: the file cannot be read, or a value does not fit.
+    """
+    try:
+        with open(path, "rb") as file:
+            document = tomllib.load(file)
+    except OSError as error:
+        cause = f"open {path}: {(error.strerror or str(error)).lower()}"
+        raise ConfigError(f"failed to load config file {path} - {cause}") from error
+    except ValueError as error:  # TOMLDecodeError, or bytes that are not UTF-8.
+        raise ConfigError(f"failed to load config file {path} - {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"failed to load config file {path} - nested too deeply") from error
+    return {
+        field: _convert(declared, document[declared.toml_key])
+        for field, declared in declared_flags(options).items()
+        if declared.toml_key is not None and declared.toml_key in document
+    }
+
+
+def _convert(declared: Flag, value: object) -> object:
+    try:
+        converted: object = declared.kind.from_toml(value)
+    except ValueError as error:
+        shown = toml_text(value)
+        if declared.kind.is_special:
+            raise ConfigError(f"failed parsing {declared.toml_key} {shown}") from error
+        raise ConfigError(
+            f"Resolve failed to coerce value {shown} ({declared.shown_default()})"
+            f" for field {declared.toml_key} - {error}",
+            level="ERROR",
+        ) from error
+    return converted
+
+
+def usage(options: "type[DataclassInstance]", program: str) -> str:
+    """The help text: every flag under its group's heading, with type, default and meaning."""
+    lines = [
+        f"Usage: {program} [--flag=value ...]",
+        "",
+        *textwrap.wrap(_SYNTAX, _USAGE_COLUMNS, break_on_hyphens=False),
+    ]
+    for declared in declared_flags(options).values():
+        if declared.heading is not None:
+            lines += ["", f"{declared.heading}:"]
+        noun = "" if declared.kind is BOOL else f" <{declared.noun}>"
+        lines.append(f"  --{declared.name}{noun}{_default_note(declared)}")
+        lines += textwrap.wrap(
+            _meaning(declared),
+            _USAGE_COLUMNS,
+            initial_indent=" " * 8,
+            subsequent_indent=" " * 8,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    return "\n".join(lines)
+
+
+def _default_note(declared: Flag) -> str:
+    if declared.default_text is not None:
+        return f"  (default: {declared.default_text})"
+    default = declared.default()
+    if default is False or default in ("", ()):
+        return ""
+    shown = declared.kind.show(default)
+    return f"  (default: {_quoted(shown) if declared.kind is TEXT else shown})"
+
+
+def _meaning(declared: Flag) -> str:
+    """The help text, with the key in the config file where it does not follow from the flag."""
+    if declared.toml_key in {None, declared.name.replace("-", "_")}:
+        return declared.help_text
+    return f"{declared.help_text}; `{declared.toml_key}` in the config file"
+
+
+def markdown_table(options: "type[DataclassInstance]") -> str:
+    """The options as Markdown: a heading and a table per group, for the README."""
+    lines: list[str] = []
+    for declared in declared_flags(options).values():
+        if declared.heading is not None:
+            lines += ["", f"**{declared.heading}**", ""]
+            lines += ["| flag | default | meaning |", "| --- | --- | --- |"]
+        shown = declared.shown_default()
+        if shown and declared.default_text is None:
+            shown = f"`{shown}`"
+        lines.append(f"| `--{declared.name}` | {shown} | {_meaning(declared)} |")
+    return "\n".join(lines).strip("\n") + "\n"

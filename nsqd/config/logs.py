@@ -1,0 +1,218 @@
+"""The log of both daemons: lines on stderr in NSQ's format, with a level that can change.
+
+    [nsqd] 2026/11/15 23:28:27.011956 INFO: TCP: listening on 127.0.0.1:4150
+    prefix date       local time      level text
+
+stdlib logging does the rest; only `__main__` configures it. What strangers send may be part of a
+line: it can neither begin one nor control a terminal, and what looks like a secret is left out,
+whoever logged it (`redact`). Whoever reads our stderr may be slow,
+stuck or gone, and none of that may stop the daemon: lines are dropped then, and counted.
+"""
+
+import enum
+import logging
+import os
+import re
+import select
+import sys
+import time
+from datetime import datetime
+from typing import TextIO
+
+from nsqd.config.flags import Kind, special
+
+# A pipe that polls as writable takes this many bytes without blocking.
+_CHUNK_BYTES = select.PIPE_BUF
+# How long a full pipe may delay the daemon, once, before lines are dropped.
+PATIENCE_MS = 100
+
+# user:password@ of a URL, or of a host:port without a scheme. Whoever writes 16 KB of colons finds
+# both patterns bounded: each begins where a word does, or looks no farther than its count.
+_CREDENTIALS = re.compile(
+    r"://[^/?#\s]*@|(?<![^\s/=\"'(,\[])[^\s/@:=\"'(]{1,64}:[^\s/@\"']{1,256}@(?=[\w\[])"
+)
+# The value of a query parameter with a telling name.
+_QUERY_SECRET = re.compile(
+    r"([?&;][^=&;?\s]{0,32}(?:token|secret|passw|api_?key|auth|signature|credential)"
+    r"[^=&;?\s]{0,32}=)[^&;#\s\"']*",
+    re.IGNORECASE,
+)
+# Controls, other ends of lines, and what turns the direction of writing: a terminal would obey.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_HIDDEN = "***"
+
+
+class LogLevel(enum.IntEnum):
+    """NSQ's levels; the integers are what GET /config/log_level shows."""
+
+    DEBUG = 1
+    INFO = 2
+    WARN = 3
+    ERROR = 4
+    FATAL = 5
+
+    @property
+    def stdlib_level(self) -> int:
+        """The same level in stdlib logging."""
+        return self * 10
+
+
+def parse_log_level(text: str) -> LogLevel:
+    """The level of that name, in any case.
+
+    Raises:
+        ValueError: there is none.
+    """
+    spelled = text.lower()
+    for level in LogLevel:
+        if level.name.lower() == spelled:
+            return level
+    raise ValueError(f"invalid log level '{text}' (debug, info, warn, error, fatal)")
+
+
+LOG_LEVEL: Kind[LogLevel] = special(
+    "debug|info|warn|error|fatal", parse_log_level, lambda level: level.name.lower(), to_json=int
+)
+
+
+def configure(prefix: str, level: LogLevel) -> None:
+    """Sends all logging to stderr, replacing what was configured before."""
+    root = logging.getLogger()
+    for handler in root.handlers[:]:
+        if isinstance(handler, StderrHandler):
+            root.removeHandler(handler)
+            handler.close()
+    handler = StderrHandler(sys.stderr)
+    handler.setFormatter(LineFormatter(prefix))
+    root.addHandler(handler)
+    set_level(level)
+
+
+def set_level(level: LogLevel) -> None:
+    """Changes the level from now on, for all loggers."""
+    logging.getLogger().setLevel(level.stdlib_level)
+
+
+def fatal_line(program: str, text: str, *, level: str = "FATAL") -> None:
+    """Prints why the program cannot start, whatever log level and prefix were asked for."""
+    line = _format_lines(f"[{program}] ", time.time(), level, text)
+    StderrHandler(sys.stderr).write(line)
+
+
+def redact(text: str) -> str:
+    """Return the text without the passwords of URLs and the tokens of query strings."""
+    if "@" in text:
+        text = _CREDENTIALS.sub(_hide_credentials, text)
+    if "=" in text:
+        text = _QUERY_SECRET.sub(rf"\1{_HIDDEN}", text)
+    return text
+
+
+def _hide_credentials(match: re.Match[str]) -> str:
+    return f"://{_HIDDEN}@" if match[0].startswith("://") else f"{_HIDDEN}@"
+
+
+def _escape(match: re.Match[str]) -> str:
+    code_point = ord(match[0])
+    return f"\\x{code_point:02x}" if code_point < 0x100 else f"\\u{code_point:04x}"
+
+
+class LineFormatter(logging.Formatter):
+    """Formats records as NSQ does; each line of a traceback or multi-line text gets the header."""
+
+    def __init__(self, prefix: str) -> None:
+        super().__init__()
+        self._prefix = prefix
+
+    def format(self, record: logging.LogRecord) -> str:
+        return _format_lines(
+            self._prefix, record.created, _level_word(record.levelno), super().format(record)
+        )
+
+
+def _format_lines(prefix: str, created: float, level: str, text: str) -> str:
+    local_time = datetime.fromtimestamp(created).strftime("%Y/%m/%d %H:%M:%S.%f")
+    header = f"{prefix}{local_time} {level}: "
+    # Nothing else ends a line: a stranger's word shall not make thousands of them.
+    lines = redact(text).removesuffix("\n").split("\n")
+    return "\n".join(header + _CONTROL.sub(_escape, line) for line in lines)
+
+
+def _level_word(stdlib_level: int) -> str:
+    if stdlib_level >= logging.CRITICAL:
+        return "FATAL"
+    if stdlib_level >= logging.ERROR:
+        return "ERROR"
+    if stdlib_level >= logging.WARNING:
+        return "WARNING"
+    return "INFO" if stdlib_level >= logging.INFO else "DEBUG"
+
+
+class StderrHandler(logging.Handler):
+    """Writes lines to a stream, waits for a stuck reader once and briefly, and never raises.
+
+    Bytes go straight to the descriptor in chunks: only then does poll() know whether a write would
+    block, and nothing is left in a buffer to block or fail again at exit.
+    """
+
+    def __init__(self, stream: TextIO | None) -> None:
+        super().__init__()
+        self._stream = stream
+        self._descriptor = _descriptor_of(stream)
+        self._poll = select.poll()
+        if self._descriptor is not None:
+            self._poll.register(self._descriptor, select.POLLOUT)
+        # Whether the reader was too slow for the last line, so that the next one does not wait.
+        self._is_stuck = False
+        # Lines lost since the last one that got through.
+        self._dropped_count = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = self.format(record)
+        except (TypeError, ValueError, KeyError) as error:
+            # A format string that does not fit its arguments is our bug; the log says so itself.
+            text = f"cannot format log message {record.msg!r} {record.args!r}: {error}"
+            line = self.format(_record(logging.ERROR, record.created, text))
+        if self._dropped_count:
+            text = f"log lines dropped count={self._dropped_count}"
+            if self.write(self.format(_record(logging.WARNING, record.created, text))):
+                self._dropped_count = 0
+        if not self.write(line):
+            self._dropped_count += 1
+
+    def write(self, line: str) -> bool:
+        """Writes one line; False if the reader did not take all of it."""
+        if self._stream is None:
+            return True
+        try:
+            if self._descriptor is not None:
+                data = (line + "\n").encode("utf-8", "backslashreplace")
+                return self._write_bytes(self._descriptor, data)
+            self._stream.write(line + "\n")
+            self._stream.flush()
+        except (OSError, ValueError):  # Gone, closed or full; there is no second place to complain.
+            return False
+        return True
+
+    def _write_bytes(self, descriptor: int, data: bytes) -> bool:
+        while data:
+            self._is_stuck = not self._poll.poll(0 if self._is_stuck else PATIENCE_MS)
+            if self._is_stuck:
+                return False
+            data = data[os.write(descriptor, data[:_CHUNK_BYTES]) :]
+        return True
+
+
+def _record(stdlib_level: int, created: float, text: str) -> logging.LogRecord:
+    return logging.makeLogRecord({"levelno": stdlib_level, "created": created, "msg": text})
+
+
+def _descriptor_of(stream: TextIO | None) -> int | None:
+    """None for a stream in memory, and for stderr closed before we started."""
+    if stream is None:
+        return None
+    try:
+        return stream.fileno()
+    except (OSError, ValueError):  # io.UnsupportedOperation is both.
+        return None

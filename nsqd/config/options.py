@@ -1,0 +1,586 @@
+"""Every option of nsqd, with default, unit, bounds and help, parsed once at the edge.
+
+Flag names, TOML keys, defaults and stored integers are nsqd's, so that command lines, config files
+and GET /config carry over. Field = flag with underscores; durations end in _s and are seconds;
+options that repeat are tuples. `python -m nsqd.config.options` prints the table of the README.
+"""
+
+# ruff: noqa: RUF009 - flag() makes dataclass fields; ruff takes them for values.
+
+import hashlib
+import re
+import socket
+import ssl
+import sys
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from nsqd.config import flags
+from nsqd.config.flags import BOOL, DURATION, FLOATS, INT, TEXT, TEXTS, OptionsError, flag
+from nsqd.config.logs import LOG_LEVEL, LogLevel
+from nsqd.config.option_kinds import DEPTH_POLICY, TLS_REQUIRED, TLS_VERSION
+from nsqd.config.option_kinds import TLSRequired as TLSRequired
+
+# A timer shorter than this would only spin.
+_SHORTEST_S = 1e-6
+_PORT_MAX = 65535
+_NODE_ID_COUNT = 1024
+_ATTEMPTS_MAX = 65535
+_SUFFIX = re.compile(r"[.a-zA-Z0-9_-]{0,63}")
+
+TOPOLOGY_AWARE_CONSUMPTION = "topology-aware-consumption"
+
+
+def default_node_id(hostname: str | None = None) -> int:
+    """The node id nsqd derives from the hostname, so that a changed daemon keeps its id."""
+    name = socket.gethostname() if hostname is None else hostname
+    digest = hashlib.md5(name.encode(), usedforsecurity=False).digest()
+    return zlib.crc32(digest) % _NODE_ID_COUNT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """One field per flag. Made by `from_argv()`, or with keywords where there is no command line.
+
+    `check_limits`, `check_tls` and `check_services` say whether the values make sense.
+    """
+
+    version: bool = flag(
+        "version", False, BOOL, "print the version and exit", in_config=False, heading="General"
+    )
+    config: str = flag(
+        "config", "", TEXT, "TOML file with more options", in_config=False, noun="file"
+    )
+    log_level: LogLevel = flag(
+        "log-level", LogLevel.INFO, LOG_LEVEL, "log this level and what is worse"
+    )
+    log_prefix: str = flag("log-prefix", "[nsqd] ", TEXT, "start of every log line")
+    node_id: int = flag(
+        "node-id",
+        default_node_id,
+        INT,
+        "part of every message id, 0 to 1023; must differ between daemons",
+        default_text="from the hostname",
+        toml_key="id",
+    )
+    verbose: bool = flag("verbose", False, BOOL, "no effect, use --log-level", in_config=False)
+    worker_id: bool = flag("worker-id", False, BOOL, "no effect, use --node-id", in_config=False)
+
+    tcp_address: str = flag(
+        "tcp-address",
+        "0.0.0.0:4150",
+        TEXT,
+        "host:port for clients; anything else is the path of a unix socket",
+        heading="Addresses",
+        noun="address",
+    )
+    http_address: str = flag(
+        "http-address",
+        "0.0.0.0:4151",
+        TEXT,
+        "host:port or unix socket for HTTP; empty for none",
+        noun="address",
+    )
+    https_address: str = flag(
+        "https-address",
+        "0.0.0.0:4152",
+        TEXT,
+        "host:port for HTTPS; needs --tls-cert and --tls-key",
+        noun="address",
+    )
+    broadcast_address: str = flag(
+        "broadcast-address",
+        socket.gethostname,
+        TEXT,
+        "the name or address that nsqlookupd gives to consumers",
+        default_text="the hostname",
+        noun="host",
+    )
+    broadcast_tcp_port: int = flag(
+        "broadcast-tcp-port",
+        0,
+        INT,
+        "the TCP port that nsqlookupd gives to consumers; 0 is the real one",
+        minimum=0,
+        maximum=_PORT_MAX,
+        noun="port",
+    )
+    broadcast_http_port: int = flag(
+        "broadcast-http-port",
+        0,
+        INT,
+        "the HTTP port that nsqlookupd gives out; 0 is the real one",
+        minimum=0,
+        maximum=_PORT_MAX,
+        noun="port",
+    )
+    lookupd_tcp_addresses: tuple[str, ...] = flag(
+        "lookupd-tcp-address",
+        (),
+        TEXTS,
+        "host:port of an nsqlookupd to register with; repeatable",
+        toml_key="nsqlookupd_tcp_addresses",
+        noun="address",
+    )
+    topology_region: str = flag("topology-region", "", TEXT, "region this daemon is in")
+    topology_zone: str = flag("topology-zone", "", TEXT, "zone this daemon is in")
+
+    data_path: str = flag(
+        "data-path",
+        "",
+        TEXT,
+        "existing directory for queues and metadata",
+        default_text="the current directory",
+        heading="Queues and disk",
+        noun="directory",
+    )
+    mem_queue_size: int = flag(
+        "mem-queue-size",
+        10_000,
+        INT,
+        "messages kept in memory per topic and per channel; the rest goes to disk",
+        minimum=0,
+    )
+    max_bytes_per_file: int = flag(
+        "max-bytes-per-file",
+        100 * 2**20,
+        INT,
+        "bytes in a disk queue's file",
+        minimum=1,
+        noun="bytes",
+    )
+    sync_every: int = flag(
+        "sync-every",
+        2500,
+        INT,
+        "messages between two fsyncs of a disk queue; with 1, a publish that goes to disk is"
+        " answered after its fsync, which many share; 0 is as 1",
+        minimum=0,
+    )
+    sync_timeout_s: float = flag(
+        "sync-timeout", 2.0, DURATION, "longest time between two fsyncs", minimum=_SHORTEST_S
+    )
+    queue_scan_worker_pool_max: int = flag(
+        "queue-scan-worker-pool-max", 4, INT, "no effect: timeouts are timers, nothing is scanned"
+    )
+    queue_scan_selection_count: int = flag(
+        "queue-scan-selection-count", 20, INT, "no effect: timeouts are timers, nothing is scanned"
+    )
+
+    msg_timeout_s: float = flag(
+        "msg-timeout",
+        60.0,
+        DURATION,
+        "time a consumer has to finish a message before it is requeued",
+        minimum=_SHORTEST_S,
+        heading="Messages",
+    )
+    max_msg_timeout_s: float = flag(
+        "max-msg-timeout",
+        900.0,
+        DURATION,
+        "longest msg-timeout a client may ask for, and longest time TOUCH can add up to",
+        minimum=_SHORTEST_S,
+    )
+    max_msg_size: int = flag(
+        "max-msg-size", 2**20, INT, "bytes in a message body", minimum=1, noun="bytes"
+    )
+    max_body_size: int = flag(
+        "max-body-size", 5 * 2**20, INT, "bytes in a command's body", minimum=1, noun="bytes"
+    )
+    max_req_timeout_s: float = flag(
+        "max-req-timeout", 3600.0, DURATION, "longest delay a REQ may ask for", minimum=0
+    )
+    max_defer_timeout_s: float = flag(
+        "max-defer-timeout",
+        0.0,
+        DURATION,
+        "longest delay a deferred publish may ask for; 0s means --max-req-timeout",
+        minimum=0,
+    )
+
+    max_heartbeat_interval_s: float = flag(
+        "max-heartbeat-interval",
+        60.0,
+        DURATION,
+        "longest time between heartbeats a client may ask for",
+        minimum=_SHORTEST_S,
+        heading="Clients",
+    )
+    max_rdy_count: int = flag("max-rdy-count", 2500, INT, "highest RDY of a client", minimum=1)
+    max_output_buffer_size: int = flag(
+        "max-output-buffer-size",
+        64 * 2**10,
+        INT,
+        "largest output buffer a client may ask for, in bytes",
+        minimum=1,
+        noun="bytes",
+    )
+    max_output_buffer_timeout_s: float = flag(
+        "max-output-buffer-timeout",
+        30.0,
+        DURATION,
+        "longest time between flushes a client may ask for",
+        minimum=_SHORTEST_S,
+    )
+    min_output_buffer_timeout_s: float = flag(
+        "min-output-buffer-timeout",
+        0.025,
+        DURATION,
+        "shortest time between flushes a client may ask for",
+        minimum=0,
+    )
+    output_buffer_timeout_s: float = flag(
+        "output-buffer-timeout",
+        0.25,
+        DURATION,
+        "longest time that output waits in the buffer, if the client does not say",
+        minimum=_SHORTEST_S,
+    )
+    max_channel_consumers: int = flag(
+        "max-channel-consumers", 0, INT, "consumers of one channel; 0 is no limit", minimum=0
+    )
+
+    auth_http_addresses: tuple[str, ...] = flag(
+        "auth-http-address",
+        (),
+        TEXTS,
+        "host:port or URL of an auth server; with one, clients must AUTH; repeatable",
+        toml_key="auth_http_addresses",
+        heading="Auth server and HTTP calls",
+        noun="address",
+    )
+    auth_http_request_method: str = flag(
+        "auth-http-request-method",
+        "get",
+        TEXT,
+        "how to ask the auth server: get or post",
+        noun="get|post",
+    )
+    http_client_connect_timeout_s: float = flag(
+        "http-client-connect-timeout",
+        2.0,
+        DURATION,
+        "time to connect to an auth server or nsqlookupd",
+        minimum=_SHORTEST_S,
+    )
+    http_client_request_timeout_s: float = flag(
+        "http-client-request-timeout",
+        5.0,
+        DURATION,
+        "time for the whole request to an auth server or nsqlookupd",
+        minimum=_SHORTEST_S,
+    )
+
+    tls_cert: str = flag(
+        "tls-cert", "", TEXT, "PEM file with the certificate", heading="TLS", noun="file"
+    )
+    tls_key: str = flag("tls-key", "", TEXT, "PEM file with the private key", noun="file")
+    tls_client_auth_policy: str = flag(
+        "tls-client-auth-policy",
+        "",
+        TEXT,
+        "ask clients for a certificate: require (any) or require-verify (one that verifies);"
+        " turns --tls-required on",
+        noun="require|require-verify",
+    )
+    tls_root_ca_file: str = flag(
+        "tls-root-ca-file",
+        "",
+        TEXT,
+        "PEM file with the authorities for client certificates and outgoing HTTPS",
+        noun="file",
+    )
+    tls_required: TLSRequired = flag(
+        "tls-required",
+        TLSRequired.NO,
+        TLS_REQUIRED,
+        "refuse clients without TLS; tcp-https leaves plain HTTP open (write --tls-required=...)",
+    )
+    tls_min_version: ssl.TLSVersion = flag(
+        "tls-min-version", ssl.TLSVersion.TLSv1_2, TLS_VERSION, "oldest TLS version to accept"
+    )
+
+    deflate: bool = flag(
+        "deflate", True, BOOL, "let clients negotiate deflate", heading="Compression"
+    )
+    max_deflate_level: int = flag(
+        "max-deflate-level", 6, INT, "highest deflate level a client may ask for, 1 to 9"
+    )
+    snappy: bool = flag("snappy", True, BOOL, "let clients negotiate snappy")
+
+    statsd_address: str = flag(
+        "statsd-address",
+        "",
+        TEXT,
+        "UDP host:port of a statsd to push to; empty turns it off",
+        heading="Statistics",
+        noun="address",
+    )
+    statsd_prefix: str = flag(
+        "statsd-prefix", "nsq.%s", TEXT, "start of statsd keys; %s is this daemon's address"
+    )
+    statsd_interval_s: float = flag(
+        "statsd-interval", 60.0, DURATION, "time between two pushes to statsd", minimum=_SHORTEST_S
+    )
+    statsd_mem_stats: bool = flag(
+        "statsd-mem-stats", True, BOOL, "push memory and garbage collection figures too"
+    )
+    statsd_udp_packet_size: int = flag(
+        "statsd-udp-packet-size", 508, INT, "bytes in a statsd packet", minimum=1, noun="bytes"
+    )
+    statsd_exclude_ephemeral: bool = flag(
+        "statsd-exclude-ephemeral", False, BOOL, "leave out ephemeral topics and channels"
+    )
+    e2e_processing_latency_percentiles: tuple[float, ...] = flag(
+        "e2e-processing-latency-percentile",
+        (),
+        FLOATS,
+        "percentiles of the time from publish to finish to keep, each above 0 and up to 1.0,"
+        " as in 1.0,0.99,0.95; repeatable",
+        toml_key="e2e_processing_latency_percentiles",
+    )
+    e2e_processing_latency_window_time_s: float = flag(
+        "e2e-processing-latency-window-time",
+        600.0,
+        DURATION,
+        "how far back the percentiles look",
+        minimum=_SHORTEST_S,
+    )
+
+    enable_experiment: tuple[str, ...] = flag(
+        "enable-experiment",
+        (),
+        TEXTS,
+        f"turn on an experiment of NSQ; repeatable; known: {TOPOLOGY_AWARE_CONSUMPTION}",
+        heading="Experiments",
+        noun="name",
+    )
+
+    spin_poll_s: float = flag(
+        "spin-poll",
+        50e-6,
+        DURATION,
+        "under dense traffic, poll the sockets this long before sleeping; 0s never does;"
+        " only with more than one core, and while the machine is not busy",
+        minimum=0,
+        heading="Extensions (not in NSQ)",
+    )
+    min_free_disk: int = flag(
+        "min-free-disk",
+        0,
+        INT,
+        "refuse publishes while less than this is free on the disk of --data-path, so that what"
+        " was taken before can still be saved; 0 is no limit",
+        minimum=0,
+        noun="bytes",
+    )
+    max_connections: int = flag(
+        "max-connections",
+        0,
+        INT,
+        "connections at a time, each for TCP, HTTP and HTTPS; 0 is no limit",
+        minimum=0,
+    )
+    handshake_timeout_s: float = flag(
+        "handshake-timeout",
+        10.0,
+        DURATION,
+        "time a new connection has to send its four bytes of protocol version",
+        minimum=_SHORTEST_S,
+    )
+
+    retain_bytes: int = flag(
+        "retain-bytes",
+        0,
+        INT,
+        "history to keep of each topic, consumed or not, under archive/ in the data path;"
+        " the oldest goes beyond so many bytes; 0 is no bound",
+        minimum=0,
+        noun="bytes",
+    )
+    retain_time_s: float = flag(
+        "retain-time",
+        0.0,
+        DURATION,
+        "the same, for messages of that age; 0s is no bound, and with neither nothing is kept",
+        minimum=0,
+    )
+
+    max_depth: int = flag(
+        "max-depth",
+        0,
+        INT,
+        "messages in the queue of a topic or channel, waiting or deferred but not in flight;"
+        " 0 is no limit",
+        minimum=0,
+    )
+    max_depth_bytes: int = flag(
+        "max-depth-bytes",
+        0,
+        INT,
+        "the same in bytes as on disk, which is 30 more for each message; 0 is no limit",
+        minimum=0,
+        noun="bytes",
+    )
+    max_depth_policy: str = flag(
+        "max-depth-policy",
+        "reject",
+        DEPTH_POLICY,
+        "what becomes of a publish beyond that: reject refuses it as a whole, drop-oldest takes it"
+        " and drops what has waited longest",
+    )
+    msg_ttl_s: float = flag(
+        "msg-ttl",
+        0.0,
+        DURATION,
+        "messages published longer ago than this are not delivered; 0s is no limit",
+        minimum=0,
+    )
+    max_attempts: int = flag(
+        "max-attempts",
+        0,
+        INT,
+        "deliveries of a message; requeued or timed out after the last, it is not queued again;"
+        " 0 is no limit",
+        minimum=0,
+        maximum=_ATTEMPTS_MAX,
+    )
+    dead_letter_topic_suffix: str = flag(
+        "dead-letter-topic-suffix",
+        "",
+        TEXT,
+        "what is too old or was tried too often is published to its topic's name with this suffix,"
+        " as in .dead; empty drops it",
+        noun="suffix",
+    )
+
+    metrics_max_queues: int = flag(
+        "metrics-max-queues",
+        10_000,
+        INT,
+        "topics and channels that /metrics shows one by one; the rest are summed up",
+        minimum=0,
+    )
+
+    drain_timeout_s: float = flag(
+        "drain-timeout",
+        30.0,
+        DURATION,
+        "after POST /drain, longest time for consumers to empty the channels",
+        minimum=0,
+    )
+    http_cors_origins: tuple[str, ...] = flag(
+        "http-cors-origin",
+        (),
+        TEXTS,
+        "origin whose pages may use the HTTP API, or * for all; repeatable",
+        toml_key="http_cors_origins",
+        noun="origin",
+    )
+    http_auth_token_file: str = flag(
+        "http-auth-token-file",
+        "",
+        TEXT,
+        "file with the bearer token that HTTP calls need to publish or change anything",
+        noun="file",
+    )
+
+    def __post_init__(self) -> None:
+        # nsqd: whoever asks clients for certificates wants TLS from everybody.
+        if self.tls_client_auth_policy and self.tls_required is TLSRequired.NO:
+            object.__setattr__(self, "tls_required", TLSRequired.EVERYWHERE)
+
+    @classmethod
+    def from_argv(cls, argv: Sequence[str]) -> Self:
+        """The options of a command line, without the program's name, and of its config file.
+
+        Raises:
+            flags.CommandLineExit: help was asked for, or argv is wrong.
+            flags.ConfigError: the config file is missing or wrong.
+        """
+        return flags.load(cls, argv, program="nsqd")
+
+    @property
+    def defer_limit_s(self) -> float:
+        """The longest delay of a deferred publish."""
+        return self.max_defer_timeout_s or self.max_req_timeout_s
+
+    def has_experiment(self, name: str) -> bool:
+        """Whether that experiment was turned on."""
+        return name in self.enable_experiment
+
+
+def config_value(options: Options, toml_key: str) -> object:
+    """The option as GET /config/:opt gives it: durations in ns, enums as integers.
+
+    Raises:
+        KeyError: there is no such option, or only the command line has it.
+    """
+    return flags.config_value(options, toml_key)
+
+
+def check_limits(options: Options) -> None:
+    """Start-up checks 2 and 3 of nsqd, and the bounds of all other options.
+
+    Raises:
+        OptionsError: with the text that follows "failed to instantiate nsqd - ".
+    """
+    if not 1 <= options.max_deflate_level <= 9:
+        raise OptionsError("--max-deflate-level must be [1,9]")
+    if not 0 <= options.node_id < _NODE_ID_COUNT:
+        raise OptionsError("--node-id must be [0,1024)")
+    if options.tls_client_auth_policy not in {"", "require", "require-verify"}:
+        raise OptionsError("--tls-client-auth-policy must be require or require-verify")
+    if _SUFFIX.fullmatch(options.dead_letter_topic_suffix) is None:
+        raise OptionsError("--dead-letter-topic-suffix must be the end of a topic name")
+    if not options.tcp_address:
+        raise OptionsError("--tcp-address must not be empty")
+    flags.check_bounds(options)
+
+
+def check_tls(options: Options) -> None:
+    """Start-up check 5, to be made when the TLS files (4) have been read.
+
+    Raises:
+        OptionsError: as in `check_limits`.
+    """
+    has_files = options.tls_cert or options.tls_key
+    if options.tls_required is not TLSRequired.NO and not has_files:
+        raise OptionsError("cannot require TLS client connections without TLS key and cert")
+
+
+def check_services(options: Options) -> None:
+    """Start-up checks 7 and 8, to be made when the CA file (6) has been read.
+
+    Raises:
+        OptionsError: as in `check_limits`.
+    """
+    if options.auth_http_request_method not in {"get", "post"}:
+        raise OptionsError("--auth-http-request-method must be post or get")
+    for percentile in options.e2e_processing_latency_percentiles:
+        if not 0 < percentile <= 1:
+            shown = str(percentile).removesuffix(".0")
+            raise OptionsError(f"invalid E2E processing latency percentile: {shown}")
+
+
+def check_options(options: Options) -> None:
+    """All checks that read no file, in nsqd's order.
+
+    Raises:
+        OptionsError: as in `check_limits`.
+    """
+    check_limits(options)
+    check_tls(options)
+    check_services(options)
+
+
+def markdown_table() -> str:
+    """The options as Markdown, for the README."""
+    return flags.markdown_table(Options)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown_table())

@@ -1,0 +1,1 @@
+"""nsqlookupd's client."""

@@ -1,0 +1,53 @@
+"""Node: what the HTTP API, statsd and the metrics see of the daemon.
+
+One value that the daemon makes when it serves, instead of the daemon itself: what is not here, the
+API cannot touch.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from nsqd.broker.broker import Broker
+from nsqd.config.options import Options
+from nsqd.lookup.registration import Registration
+from nsqd.runtime.drain import Drain
+from nsqd.stats.memory import MemoryReader
+from nsqd.tcp.connection import V2Connection
+
+
+@dataclass(slots=True, kw_only=True)
+class Node:
+    """One running nsqd. Only `PUT /config` changes it: `options` are those in force now."""
+
+    options: Options
+    broker: Broker
+    connections: set[V2Connection]
+    start_time_s: float  # wall clock
+    # The ports in use: -1 for a unix socket, 0 for none.
+    tcp_port: int
+    http_port: int
+    https_port: int
+    # Returns when nsqd.dat holds everything up to the call.
+    persist: Callable[[], Awaitable[None]]
+    registration: Registration
+    drain: Drain
+    memory: MemoryReader = field(default_factory=MemoryReader)
+
+    @property
+    def health(self) -> str:
+        """ "OK", or what is wrong: with the queues' disk, then with the history that is kept."""
+        broker = self.broker
+        trouble = broker.archives.health if broker.archives is not None else ""
+        if not trouble:
+            return broker.health
+        return f"NOK - {trouble}" if broker.is_healthy else f"{broker.health}; {trouble}"
+
+    @property
+    def broadcast_tcp_port(self) -> int:
+        """The TCP port that others are told; 0 if there is none, as on a unix socket."""
+        return self.options.broadcast_tcp_port or max(self.tcp_port, 0)
+
+    @property
+    def broadcast_http_port(self) -> int:
+        """The HTTP port that others are told; 0 if there is none."""
+        return self.options.broadcast_http_port or max(self.http_port, 0)

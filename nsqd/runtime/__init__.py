@@ -1,0 +1,1 @@
+"""Event loop, listening, TLS, data path and disk watch."""

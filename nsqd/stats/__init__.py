@@ -1,0 +1,1 @@
+"""One snapshot of the figures, and the ways to show it."""

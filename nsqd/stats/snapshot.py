@@ -1,0 +1,133 @@
+"""Snapshots of topics and channels: the figures of one moment, for whoever shows them.
+
+A topic and its channels are read in one go, so their figures fit together. Only the consumers are
+given as they are: there may be thousands, and what shows them can take them bit by bit.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from nsqd.broker.archive.archive import ArchiveStats
+from nsqd.broker.channel import Channel
+from nsqd.broker.consumer import Consumer, Locality
+from nsqd.broker.histogram import Histogram
+from nsqd.broker.limits.losses import Losses
+from nsqd.broker.limits.values import NO_LIMITS, Limits
+from nsqd.broker.quantiles import LatencyQuantiles
+from nsqd.broker.topic import Topic
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyStats:
+    """How long messages took from publish to FIN."""
+
+    count: int = 0
+    # Pairs of quantile and nanoseconds; None if the daemon does not keep them.
+    percentiles: tuple[tuple[float, float], ...] | None = None
+
+
+NO_LATENCIES = LatencyStats()
+NO_LOSSES = Losses()
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelStats:
+    """One channel, at one moment."""
+
+    name: str
+    is_ephemeral: bool
+    depth: int
+    backend_depth: int
+    in_flight_count: int
+    deferred_count: int
+    message_count: int
+    zone_local_count: int
+    region_local_count: int
+    global_count: int
+    finish_count: int
+    requeue_count: int
+    timeout_count: int
+    is_paused: bool
+    latency: LatencyStats
+    consumers: tuple[Consumer, ...]
+    finish_times: Histogram  # the channel's own, still counting
+    losses: Losses = NO_LOSSES
+
+
+@dataclass(frozen=True, slots=True)
+class TopicStats:
+    """One topic and its channels by name, at one moment."""
+
+    name: str
+    is_ephemeral: bool
+    depth: int
+    backend_depth: int
+    message_count: int
+    message_bytes: int
+    is_paused: bool
+    latency: LatencyStats
+    channels: tuple[ChannelStats, ...]
+    archive: ArchiveStats | None = None  # None if no history is kept
+    losses: Losses = NO_LOSSES
+    limits: Limits = NO_LIMITS
+
+
+def read_topic(topic: Topic, now: float, *, channel_name: str = "") -> TopicStats:
+    """Read a topic; with `channel_name`, of its channels only that one.
+
+    Args:
+        now: the time of the broker's clock, which decides what latencies still count.
+    """
+    channels: Iterable[Channel] = topic.channels.values()
+    if channel_name:
+        channels = [channel for channel in channels if channel.name == channel_name]
+    return TopicStats(
+        name=topic.name,
+        is_ephemeral=topic.is_ephemeral,
+        depth=topic.depth,
+        backend_depth=topic.backend_depth,
+        message_count=topic.message_count,
+        message_bytes=topic.message_bytes,
+        is_paused=topic.is_paused,
+        latency=_read_latency([channel.latencies for channel in topic.channels.values()], now),
+        channels=tuple([_read_channel(channel, now) for channel in sorted(channels, key=_name)]),
+        archive=None if topic.archive is None else topic.archive.stats(),
+        losses=topic.losses.copy(),
+        limits=NO_LIMITS if topic.bounds is None else topic.bounds.limits,
+    )
+
+
+def _read_channel(channel: Channel, now: float) -> ChannelStats:
+    counts = channel.locality_counts
+    return ChannelStats(
+        name=channel.name,
+        is_ephemeral=channel.is_ephemeral,
+        depth=channel.depth,
+        backend_depth=channel.backend_depth,
+        in_flight_count=channel.in_flight_count,
+        deferred_count=channel.deferred_count,
+        message_count=channel.message_count,
+        zone_local_count=counts[Locality.ZONE],
+        region_local_count=counts[Locality.REGION],
+        global_count=counts[Locality.GLOBAL],
+        finish_count=channel.finish_count,
+        requeue_count=channel.requeue_count,
+        timeout_count=channel.timeout_count,
+        is_paused=channel.is_paused,
+        latency=_read_latency([channel.latencies], now),
+        consumers=tuple(channel.consumers),
+        finish_times=channel.finish_times,
+        losses=channel.losses.copy(),
+    )
+
+
+def _read_latency(latencies: list[LatencyQuantiles | None], now: float) -> LatencyStats:
+    kept = [each for each in latencies if each is not None]
+    if not kept:
+        return NO_LATENCIES
+    count, percentiles = LatencyQuantiles.merge(kept, now)
+    return LatencyStats(count, tuple(percentiles))
+
+
+def _name(channel: Channel) -> str:
+    return channel.name

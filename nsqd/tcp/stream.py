@@ -1,0 +1,156 @@
+"""ClientStream: what lies between a client's socket and its commands.
+
+    socket -> [magic] -> [TLS] -> [snappy or deflate] -> commands, and frames back the other way
+
+The layers are put in while the connection lives, after IDENTIFY. What the client sent ahead of an
+upgrade belongs to the new layer, and is given to it.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from ssl import SSLContext, SSLError
+
+from nsqd.protocol import frames
+from nsqd.protocol.compression import DeflateCodec, SnappyCodec
+from nsqd.runtime.tls import TlsCodec, describe_tls_error
+
+# From here on, bodies are not copied once more to be joined into one write.
+WRITELINES_MIN_BYTES = 16 * 1024
+# How much is decompressed in one turn of the loop; a read may hold a thousand times its size.
+MAX_DECODED_BYTES = 64 * 1024
+
+
+class TlsRefusedError(Exception):
+    """The TLS handshake failed; the client can be told so in the clear."""
+
+
+class TlsEndedError(Exception):
+    """The client said farewell inside TLS: nothing more will come."""
+
+
+class ClientStream:
+    """The bytes of one connection, in both directions, through what has been negotiated."""
+
+    __slots__ = (
+        "_codec",
+        "_is_shaking_hands",
+        "_on_data",
+        "_on_tls",
+        "_transport",
+        "is_plain",
+        "tls",
+    )
+
+    def __init__(self, transport: asyncio.Transport, on_data: Callable[[bytes], None]) -> None:
+        """Args: on_data: takes what the client sent, as it meant it."""
+        self.tls: TlsCodec | None = None
+        self.is_plain = True  # what comes from the socket is what the client meant
+        self._transport = transport
+        self._on_data = on_data
+        self._on_tls: Callable[[], None] | None = None
+        self._codec: SnappyCodec | DeflateCodec | None = None
+        self._is_shaking_hands = False
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes from the socket; none to go on with what is pending.
+
+        Raises:
+            TlsRefusedError: the handshake failed.
+            TlsEndedError: this was the last of the client's bytes.
+            SSLError, CompressionError: the client sends garbage.
+        """
+        if self._is_shaking_hands:
+            data = self._shake_hands(data)
+        elif self.tls is not None:
+            data = self.tls.feed(data)
+            self._send(self.tls.take_outgoing())
+        if self._codec is not None:
+            self._decode(self._codec, data)
+        elif data:
+            self._on_data(data)
+        if self.tls is not None and self.tls.is_peer_closed:
+            raise TlsEndedError
+
+    def write(self, data: bytes) -> None:
+        """Send bytes to the client."""
+        if self._codec is not None:
+            data = self._codec.encode(data)
+        if self.tls is not None:
+            data = self.tls.encode(data)
+        self._transport.write(data)
+
+    def write_messages(self, parts: list[bytes], bodies: Sequence[bytes]) -> None:
+        """Send message frames, given as their parts."""
+        if self._codec is None and self.tls is None and len(bodies[0]) >= WRITELINES_MIN_BYTES:
+            self._transport.writelines(parts)
+        else:
+            self.write(b"".join(parts))
+
+    def start_tls(self, context: SSLContext, on_tls: Callable[[], None], ahead: bytes) -> None:
+        """Have the next bytes be a TLS handshake.
+
+        Args:
+            on_tls: called when it is done, with TLS in force.
+            ahead: what the client has sent of it already.
+        """
+        self.is_plain = False
+        self.tls = TlsCodec(context)
+        self._on_tls = on_tls
+        self._is_shaking_hands = True
+        if ahead:
+            self.feed(ahead)
+
+    def drop_tls(self) -> None:
+        """Go back to sending in the clear: the handshake failed."""
+        self.tls = None
+        self._is_shaking_hands = False
+        self._on_tls = None
+
+    def start_compression(self, codec: SnappyCodec | DeflateCodec) -> None:
+        """Compress both directions from here on."""
+        self.is_plain = False
+        self._codec = codec
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether a compression is in force."""
+        return self._codec is not None
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether there is more in what has been fed than one turn was to be given."""
+        return self._codec is not None and self._codec.has_pending
+
+    def close(self) -> None:
+        """Let go of the connection, so that nothing refers in a circle."""
+        self._on_data = _drop
+        self._on_tls = None
+
+    def _shake_hands(self, data: bytes) -> bytes:
+        assert self.tls is not None
+        try:
+            data = self.tls.feed(data)
+        except SSLError as error:
+            self.drop_tls()
+            raise TlsRefusedError(describe_tls_error(error)) from error
+        self._send(self.tls.take_outgoing())
+        if self.tls.handshake_done:
+            self._is_shaking_hands = False
+            on_tls, self._on_tls = self._on_tls, None
+            assert on_tls is not None
+            self.write(frames.OK)
+            on_tls()
+        return data
+
+    def _decode(self, codec: SnappyCodec | DeflateCodec, data: bytes) -> None:
+        decoded = codec.decode(data, MAX_DECODED_BYTES)
+        if decoded:
+            self._on_data(decoded)
+
+    def _send(self, data: bytes) -> None:
+        if data:
+            self._transport.write(data)
+
+
+def _drop(data: bytes) -> None:
+    """Ignore what comes: the connection is over."""

@@ -1,0 +1,196 @@
+"""Publishes messages of the queues on disk again, to a running nsqd.
+
+    nsqd-spark replay /var/lib/nsqd --topic orders --since 1h --to orders.replay \\
+        --addresses 127.0.0.1:4150 --dry-run
+    spark-submit --py-files nsqd_spark.zip spark_jobs/replay.py DATA_DIR --topic orders ...
+
+--where takes an SQL condition on the columns of format nsq, on `text` (the body) and, with --json,
+on `json`. Without --to every message goes to the topic it came from. At least once: after a broken
+connection some messages arrive twice; they always get new ids and times.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (its usual name)
+
+from spark_jobs.jobs.job import (
+    Selection,
+    add_source_arguments,
+    first_line,
+    format_bytes,
+    plural,
+    run_job,
+)
+from spark_jobs.jobs.json_bodies import add_json_arguments, with_json
+from spark_jobs.jobs.progress import Progress
+from spark_jobs.jobs.sql import collect_shown, format_table
+from spark_jobs.session import JobError, open_session
+from spark_jobs.write.sink import publish
+
+_SHOWN_ROWS = 10
+_MAX_QUEUES = 100_000
+_SHOWN_CHARACTERS = 80
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of this job."""
+    add_source_arguments(parser)
+    add_json_arguments(parser)
+    chosen = parser.add_argument_group("which of them")
+    chosen.add_argument("--where", metavar="SQL", help="for example: json.amount > 100")
+    chosen.add_argument("--sample", type=float, metavar="SHARE", help="for example 0.01")
+    chosen.add_argument("--seed", type=int, default=0, help="makes a sample come out again")
+    chosen.add_argument("--limit", type=int, metavar="COUNT", help="no more than that")
+    target = parser.add_argument_group("where to")
+    target.add_argument("--to", metavar="TOPIC", help="default: the topic of each message")
+    target.add_argument("--addresses", metavar="HOST:PORT,...", help="of nsqd")
+    target.add_argument("--lookupd", metavar="HOST:PORT,...", help="of nsqlookupd, instead")
+    target.add_argument("--rate", type=int, metavar="N", help="messages per second at most")
+    target.add_argument("--defer", type=int, metavar="MS", help="deliver that much later")
+    target.add_argument(
+        "--dry-run", action="store_true", help="show what would go, publish nothing"
+    )
+    target.add_argument("--tls", action="store_true")
+    target.add_argument("--tls-ca", metavar="FILE")
+    target.add_argument("--tls-cert", metavar="FILE")
+    target.add_argument("--tls-key", metavar="FILE")
+    target.add_argument("--tls-insecure", action="store_true", help="trust any certificate")
+    target.add_argument("--auth-secret", metavar="SECRET")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Publishes the selection, or shows it.
+
+    Raises:
+        JobError: the arguments are wrong.
+    """
+    _check(args)
+    progress = Progress()
+    selection = Selection(args)
+    progress.step(f"reading {selection.describe()}")
+    with (
+        open_session("nsqd replay", master=args.master, memory=args.memory) as spark,
+        progress.watching(spark),
+    ):
+        selection.warn_of_damage(spark, progress)
+        frame = select_messages(spark, selection, args)
+        if args.dry_run:
+            _show(frame, args, progress)
+        else:
+            _publish(frame, args, progress)
+
+
+def _check(args: argparse.Namespace) -> None:
+    if not args.dry_run and bool(args.addresses) == bool(args.lookupd):
+        raise JobError("say where to publish: --addresses or --lookupd (or try --dry-run)")
+    if args.sample is not None and not 0 < args.sample <= 1:
+        raise JobError(f"--sample is more than 0 and at most 1, not {args.sample}")
+    for name in ("rate", "limit", "defer"):
+        value = getattr(args, name)
+        if value is not None and value <= 0:
+            raise JobError(f"--{name} is more than 0, not {value}")
+
+
+def select_messages(
+    spark: SparkSession, selection: Selection, args: argparse.Namespace
+) -> DataFrame:
+    """The messages to publish, with their columns.
+
+    Raises:
+        JobError: the condition is wrong.
+    """
+    frame = selection.load(spark).withColumn("text", F.col("body").cast("string"))
+    if args.json:
+        frame = with_json(frame, schema=args.json_schema, sample_rows=args.json_sample)
+    if args.where:
+        try:
+            frame = frame.where(args.where)
+        except AnalysisException as error:
+            raise JobError(f"--where: {first_line(error)}") from error
+    if args.sample is not None:
+        frame = frame.sample(float(args.sample), int(args.seed))
+    if args.limit is not None:
+        frame = frame.limit(args.limit)
+    return frame
+
+
+def _show(frame: DataFrame, args: argparse.Namespace, progress: Progress) -> None:
+    goal = F.lit(args.to) if args.to else F.col("topic")
+    counts = (
+        frame.groupBy("topic", "channel", goal.alias("to"))
+        .agg(
+            F.count(F.lit(1)).alias("messages"),
+            F.sum(F.length("body")).alias("bytes"),
+            F.min("timestamp").alias("oldest"),
+            F.max("timestamp").alias("newest"),
+        )
+        .orderBy("topic", "channel")
+    )
+    rows = collect_shown(counts, _MAX_QUEUES)
+    print(format_table(counts.columns, rows))
+    text = F.substring("text", 1, _SHOWN_CHARACTERS).alias("body")
+    examples = frame.select("topic", "channel", "timestamp", "attempts", "id", text)
+    print()
+    print(format_table(examples.columns, collect_shown(examples, _SHOWN_ROWS)))
+    totals = dict(zip(counts.columns, zip(*rows, strict=True), strict=False)) if rows else {}
+    total = sum(totals.get("messages", ()))
+    size = format_bytes(sum(totals.get("bytes", ())))
+    progress.step(f"dry run: {plural(total, 'message')}, {size}, would be published")
+
+
+def _publish(frame: DataFrame, args: argparse.Namespace, progress: Progress) -> None:
+    wanted = frame.select("topic", "body")
+    if args.defer:
+        wanted = wanted.withColumn("defer_ms", F.lit(args.defer))
+    options = sink_options(args)
+    if args.rate:
+        # The rate of a task is the whole rate divided by the number of tasks that run at a time.
+        tasks = min(
+            frame.sparkSession.sparkContext.defaultParallelism,
+            max(wanted.rdd.getNumPartitions(), 1),
+            args.rate,
+        )
+        wanted = wanted.coalesce(tasks)
+        options["maxRate"] = str(args.rate // tasks)
+    progress.step("publishing")
+    published = publish(wanted, **options)
+    for topic, count in sorted(published.by_topic.items()):
+        progress.step(f"{topic}: {plural(count, 'message')}")
+    again = f", {published.resent_count:,} of them sent again" if published.resent_count else ""
+    progress.step(f"{plural(published.message_count, 'message')} published{again}")
+
+
+def sink_options(args: argparse.Namespace) -> dict[str, str]:
+    """The options of the sink that the arguments stand for."""
+    given = {
+        "topic": args.to,
+        "addresses": args.addresses,
+        "lookupd": args.lookupd,
+        "tlsCa": args.tls_ca,
+        "tlsCert": args.tls_cert,
+        "tlsKey": args.tls_key,
+        "authSecret": args.auth_secret,
+    }
+    options: dict[str, str] = {name: text for name, text in given.items() if text is not None}
+    if args.tls:
+        options["tls"] = "true"
+    if args.tls_insecure:
+        options["tlsInsecure"] = "true"
+    if args.rate:
+        options["batchSize"] = str(max(1, min(1000, args.rate // 10)))
+    return options
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the job; returns the exit code."""
+    parser = argparse.ArgumentParser("replay.py", description="Publish messages again.")
+    add_arguments(parser)
+    return run_job(run, parser.parse_args(argv))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

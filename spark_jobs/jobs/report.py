@@ -1,0 +1,222 @@
+"""What is in the backlog: tables as Parquet and JSON, and one HTML page with plots.
+
+    nsqd-spark report /var/lib/nsqd --output report
+    spark-submit --py-files nsqd_spark.zip spark_jobs/report.py DATA_DIR --output DIR
+
+Per topic and channel: messages, bytes, oldest and newest, rate, sizes, attempts, likely poison
+messages, duplicate ids; per topic the fields of JSON bodies. DIR gets report.html, report.json and
+tables/*.parquet.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_jobs.jobs.job import (
+    Selection,
+    add_source_arguments,
+    format_bytes,
+    plural,
+    run_job,
+)
+from spark_jobs.jobs.progress import Progress
+from spark_jobs.jobs.report_page import render
+from spark_jobs.jobs.report_tables import Counting, Report, table_rows
+from spark_jobs.jobs.sql import format_table
+from spark_jobs.read.storage import OutputDirectory
+from spark_jobs.session import JobError, open_session
+
+_FIELD_ROWS = 10_000
+_SUMMARY_ROWS = 20
+_TIME = pa.timestamp("us", tz="UTC")
+_KEY = [("topic", pa.string()), ("channel", pa.string())]
+_TOP = pa.list_(pa.struct([("value", pa.string()), ("count", pa.int64())]))
+# Written out, since an empty table shows no types.
+TABLE_SCHEMAS = {
+    "queues": pa.schema(
+        [
+            *_KEY,
+            ("nodes", pa.int64()),
+            ("messages", pa.int64()),
+            ("bytes", pa.int64()),
+            ("oldest", _TIME),
+            ("newest", _TIME),
+            ("rate_per_minute", pa.float64()),
+            ("size_p50", pa.int64()),
+            ("size_p90", pa.int64()),
+            ("size_p99", pa.int64()),
+            ("size_max", pa.int64()),
+            ("attempts_max", pa.int64()),
+            ("retried", pa.int64()),
+            ("duplicates", pa.int64()),
+        ]
+    ),
+    "over_time": pa.schema([*_KEY, ("moment", _TIME), ("messages", pa.int64())]),
+    "attempts": pa.schema([*_KEY, ("attempts", pa.int64()), ("messages", pa.int64())]),
+    "sizes": pa.schema([*_KEY, ("size_power_of_two", pa.int64()), ("messages", pa.int64())]),
+    "poison": pa.schema(
+        [
+            ("node", pa.string()),
+            *_KEY,
+            ("segment", pa.int64()),
+            ("offset", pa.int64()),
+            ("timestamp", _TIME),
+            ("attempts", pa.int64()),
+            ("id", pa.string()),
+            ("size", pa.int64()),
+            ("body", pa.string()),
+        ]
+    ),
+    "duplicates": pa.schema(
+        [
+            ("node", pa.string()),
+            *_KEY,
+            ("id", pa.string()),
+            ("copies", pa.int64()),
+            ("attempts", pa.int64()),
+        ]
+    ),
+    "bodies": pa.schema([("topic", pa.string()), ("type", pa.string()), ("count", pa.int64())]),
+    "fields": pa.schema(
+        [
+            ("topic", pa.string()),
+            ("path", pa.string()),
+            ("types", pa.list_(pa.string())),
+            ("present", pa.int64()),
+            ("nulls", pa.int64()),
+            ("null_share", pa.float64()),
+            ("cardinality", pa.int64()),
+            ("top", _TOP),
+        ]
+    ),
+    "corrupt_records": pa.schema(
+        [
+            ("node", pa.string()),
+            *_KEY,
+            ("segment", pa.int64()),
+            ("offset", pa.int64()),
+            ("bytes", pa.int64()),
+            ("kind", pa.string()),
+            ("reason", pa.string()),
+            ("path", pa.string()),
+        ]
+    ),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of this job."""
+    add_source_arguments(parser)
+    parser.add_argument("--output", metavar="DIR", required=True, help="directory for the report")
+    parser.add_argument(
+        "--field-rows",
+        type=int,
+        metavar="N",
+        default=_FIELD_ROWS,
+        help="messages per topic to look into for JSON fields, default 10000; 0 for none",
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    """Makes the report.
+
+    Raises:
+        JobError: the arguments are wrong, or the output cannot be written.
+    """
+    progress = Progress()
+    selection = Selection(args)
+    try:
+        OutputDirectory(args.output).make()
+    except (OSError, ValueError) as error:
+        raise JobError(f"cannot write to {args.output}: {error}") from error
+    progress.step(f"reading {selection.describe()}")
+    report = Report(
+        data_dirs=list(args.data_dir),
+        origin=args.origin,
+        created=datetime.now(UTC),
+        queues=[],
+        poison=[],
+        duplicates=[],
+        bodies=[],
+        fields=[],
+        corrupt_records=[],
+    )
+    with (
+        open_session("nsqd report", master=args.master, memory=args.memory) as spark,
+        progress.watching(spark),
+    ):
+        counting = Counting(spark, selection, progress)
+        try:
+            counting.count(report, field_rows=args.field_rows)
+        finally:
+            counting.close()
+    try:
+        write_report(report, args.output)
+    except OSError as error:
+        raise JobError(f"cannot write to {args.output}: {error}") from error
+    _summarise(report, args.output, progress)
+
+
+def write_report(report: Report, output: str) -> None:
+    """Writes the page and the tables.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    directory = OutputDirectory(output)
+    tables = table_rows(report)
+    for name, schema in TABLE_SCHEMAS.items():
+        buffer = pa.BufferOutputStream()
+        pq.write_table(_arrow_table(tables[name], schema), buffer)
+        directory.write(f"tables/{name}.parquet", buffer.getvalue().to_pybytes())
+    document = {
+        "data_dirs": report.data_dirs,
+        "from": report.origin,
+        "created": report.created,
+        "step_seconds": report.step_s,
+        "corrupt_count": report.corrupt_count,
+        **tables,
+    }
+    text = json.dumps(document, default=_to_json, indent=1)
+    directory.write("report.json", text.encode())
+    directory.write("report.html", render(report).encode("utf-8", "backslashreplace"))
+
+
+def _arrow_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
+    return pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
+
+
+def _to_json(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    raise TypeError(f"not for JSON: {value!r}")
+
+
+def _summarise(report: Report, output: str, progress: Progress) -> None:
+    columns = ["topic", "channel", "messages", "bytes", "oldest", "newest", "attempts_max"]
+    queues = sorted(table_rows(report)["queues"], key=lambda row: -row["messages"])
+    shown = [tuple(row[name] for name in columns) for row in queues[:_SUMMARY_ROWS]]
+    print(format_table(columns, shown))
+    if len(queues) > _SUMMARY_ROWS:
+        print(f"... and {len(queues) - _SUMMARY_ROWS} more queues")
+    total = sum(row["messages"] for row in queues)
+    size = format_bytes(sum(row["bytes"] for row in queues))
+    damage = f", {plural(report.corrupt_count, 'damaged place')}" if report.corrupt_count else ""
+    progress.step(f"{plural(total, 'message')}, {size}{damage}; see {output}/report.html")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the job; returns the exit code."""
+    parser = argparse.ArgumentParser("report.py", description="Report on the backlog of nsqd.")
+    add_arguments(parser)
+    return run_job(run, parser.parse_args(argv))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

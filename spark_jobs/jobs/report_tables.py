@@ -1,0 +1,313 @@
+"""The figures of a backlog report, counted by Spark and small enough to hold."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812 (its usual name)
+
+from diskqueue.envelope import HEADER_BYTES
+from diskqueue.segment import PREFIX, PREFIX_BYTES
+from spark_jobs.jobs.job import Selection
+from spark_jobs.jobs.json_fields import NOT_JSON, describe_fields
+from spark_jobs.jobs.progress import Progress
+from spark_jobs.read.catalog import Queue
+from spark_jobs.read.columns import BAD_COLUMN
+from spark_jobs.read.storage import Directory
+
+_HEADER_COLUMNS = "node,topic,channel,segment,offset,timestamp,attempts,id,size"
+# The rate over time is counted in steps of one of these, so that a queue has at most so many.
+_STEPS_S = (60, 300, 900, 3600, 6 * 3600, 86400)
+_MAX_STEPS = 1500
+_KEY = ["topic", "channel"]
+_POISON_PER_QUEUE = 5
+_MIN_POISON_ATTEMPTS = 2
+_DUPLICATES_PER_QUEUE = 5
+_MAX_TOP_ROWS = 5000
+_MAX_FIELDS = 20_000
+_MAX_CORRUPT_ROWS = 1000
+_PREVIEW_BYTES = 200
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+QueueKey = tuple[str, str | None]
+
+
+@dataclass(slots=True)
+class QueueFigures:
+    """One topic's own queue, or one channel, over all nodes."""
+
+    topic: str
+    channel: str | None
+    node_count: int
+    message_count: int
+    byte_count: int
+    oldest: datetime | None
+    newest: datetime | None
+    size_p50: int
+    size_p90: int
+    size_p99: int
+    size_max: int
+    attempts_max: int
+    retried_count: int
+    duplicate_count: int = 0
+    over_time: list[tuple[datetime, int]] = field(default_factory=list)
+    attempts: list[tuple[int, int]] = field(default_factory=list)
+    sizes: list[tuple[int, int]] = field(default_factory=list)  # power of two -> messages
+
+    @property
+    def rate_per_minute(self) -> float | None:
+        """Messages per minute between the oldest and the newest, over a minute at least.
+
+        A burst of ten messages in a millisecond is not a rate of 600,000.
+        """
+        if self.oldest is None or self.newest is None:
+            return None
+        return self.message_count / max((self.newest - self.oldest).total_seconds() / 60, 1.0)
+
+
+@dataclass(slots=True)
+class Report:
+    """Everything the report shows."""
+
+    data_dirs: list[str]
+    origin: str
+    created: datetime
+    queues: list[QueueFigures]
+    poison: list[dict[str, Any]]
+    duplicates: list[dict[str, Any]]
+    bodies: list[dict[str, Any]]  # topic, type of the whole body, count in the sample
+    fields: list[dict[str, Any]]
+    corrupt_records: list[dict[str, Any]]
+    step_s: int = _STEPS_S[0]
+    corrupt_count: int = 0
+    field_sample_rows: int = 0
+
+
+class Counting:
+    """Counts one selection; reads the headers once, and the bodies once for their fields."""
+
+    def __init__(self, spark: SparkSession, selection: Selection, progress: Progress) -> None:
+        self._spark = spark
+        self._selection = selection
+        self._progress = progress
+        columns = _HEADER_COLUMNS + (f",{BAD_COLUMN}" if selection.includes_bad else "")
+        self._headers = selection.load(spark, columns=columns).persist(StorageLevel.MEMORY_AND_DISK)
+
+    def close(self) -> None:
+        """Lets go of what Spark keeps."""
+        self._headers.unpersist()
+
+    def count(self, report: Report, *, field_rows: int) -> None:
+        """Fills the report.
+
+        Args:
+            field_rows: how many messages per topic to look into for JSON fields, 0 for none.
+        """
+        self._progress.step("reading headers")
+        report.queues = self._queues()
+        figures = {(queue.topic, queue.channel): queue for queue in report.queues}
+        total = sum(queue.message_count for queue in report.queues)
+        self._progress.step(f"{total:,} messages in {len(figures):,} queues; counting over time")
+        report.step_s = choose_step_s(report.queues)
+        self._add_histograms(figures, report.step_s)
+        self._progress.step("looking for poison messages and duplicate ids")
+        report.poison = self._poison()
+        report.duplicates = self._duplicates(figures)
+        self._progress.step("looking for damage")
+        corrupt = self._selection.load(self._spark, table="corrupt_records")
+        report.corrupt_count = self._selection.count_damage(self._spark)
+        report.corrupt_records = _dicts(corrupt.orderBy("path", "offset"), _MAX_CORRUPT_ROWS)
+        if field_rows and total:
+            self._progress.step("discovering fields of JSON bodies")
+            self._add_fields(report, field_rows)
+
+    def _queues(self) -> list[QueueFigures]:
+        size = F.col("size")
+        rows = (
+            self._headers.groupBy(*_KEY)
+            .agg(
+                F.count_distinct("node").alias("node_count"),
+                F.count(F.lit(1)).alias("message_count"),
+                F.sum(size).alias("byte_count"),
+                F.unix_micros(F.min("timestamp")).alias("oldest"),
+                F.unix_micros(F.max("timestamp")).alias("newest"),
+                F.percentile_approx(size, [0.5, 0.9, 0.99]).alias("percentiles"),
+                F.max(size).alias("size_max"),
+                F.max("attempts").alias("attempts_max"),
+                F.count_if(F.col("attempts") > 1).alias("retried_count"),
+            )
+            .collect()
+        )
+        found = {}
+        for row in rows:
+            values = row.asDict()
+            p50, p90, p99 = values.pop("percentiles")
+            values |= {name: utc(values[name]) for name in ("oldest", "newest")}
+            queue = QueueFigures(**values, size_p50=p50, size_p90=p90, size_p99=p99)
+            found[queue.topic, queue.channel] = queue
+        for key in {(each.topic, each.channel) for each in self._selection.queues}:
+            if key not in found:
+                found[key] = QueueFigures(*key, 0, 0, 0, None, None, 0, 0, 0, 0, 0, 0)
+        return sorted(found.values(), key=lambda queue: (queue.topic, queue.channel or ""))
+
+    def _add_histograms(self, figures: dict[QueueKey, QueueFigures], step_s: int) -> None:
+        step_us = step_s * 1_000_000
+        moment = F.expr(f"floor(unix_micros(timestamp) / {step_us}) * {step_us}L").alias("moment")
+        # Bucket n holds the sizes from 2^n, and bucket 0 the empty bodies and those of one byte.
+        power = F.floor(F.log2(F.greatest(F.col("size"), F.lit(1)))).cast("int").alias("power")
+        for row in self._headers.groupBy(*_KEY, moment).count().orderBy("moment").collect():
+            figures[row.topic, row.channel].over_time.append((utc(row.moment), row["count"]))
+        for row in self._headers.groupBy(*_KEY, "attempts").count().orderBy("attempts").collect():
+            figures[row.topic, row.channel].attempts.append((row.attempts, row["count"]))
+        for row in self._headers.groupBy(*_KEY, power).count().orderBy("power").collect():
+            figures[row.topic, row.channel].sizes.append((row.power, row["count"]))
+
+    def _poison(self) -> list[dict[str, Any]]:
+        """The messages that were attempted most, with what their bodies begin with."""
+        suspects = self._headers.where(F.col("attempts") >= _MIN_POISON_ATTEMPTS).withColumn(
+            "timestamp", F.unix_micros("timestamp")
+        )
+        rows = _top_per_queue(suspects, F.desc("attempts"), _POISON_PER_QUEUE)
+        queues = {(each.node, each.name): each for each in self._selection.queues}
+        for row in rows:
+            name = row["topic"] if row["channel"] is None else f"{row['topic']}:{row['channel']}"
+            queue = queues.get((row["node"], name))
+            row["timestamp"] = utc(row["timestamp"])
+            is_readable = queue is not None and not row.pop(BAD_COLUMN, False)
+            row["body"] = _read_body(queue, row) if queue and is_readable else None
+        return rows
+
+    def _duplicates(self, figures: dict[QueueKey, QueueFigures]) -> list[dict[str, Any]]:
+        """Ids that a queue of one node has more than once; other channels have them by right."""
+        repeated = (
+            self._headers.groupBy("node", *_KEY, "id")
+            .agg(F.count(F.lit(1)).alias("copies"), F.max("attempts").alias("attempts"))
+            .where(F.col("copies") > 1)
+            .persist(StorageLevel.MEMORY_AND_DISK)
+        )
+        for row in repeated.groupBy(*_KEY).agg(F.sum(F.col("copies") - 1).alias("more")).collect():
+            figures[row.topic, row.channel].duplicate_count = row.more
+        rows = _top_per_queue(repeated, F.desc("copies"), _DUPLICATES_PER_QUEUE)
+        repeated.unpersist()
+        return rows
+
+    def _add_fields(self, report: Report, field_rows: int) -> None:
+        counts: dict[str, int] = {}
+        for queue in report.queues:
+            counts[queue.topic] = counts.get(queue.topic, 0) + queue.message_count
+        shares = {topic: min(1.0, field_rows / count) for topic, count in counts.items() if count}
+        messages = self._selection.load(self._spark, columns="topic,body")
+        if any(share < 1 for share in shares.values()):
+            messages = messages.sampleBy("topic", shares, seed=1)
+        roots, fields = describe_fields(messages)
+        report.bodies = _dicts(roots.orderBy("topic", F.desc("count")), _MAX_FIELDS)
+        report.fields = _dicts(fields.orderBy("topic", "path"), _MAX_FIELDS)
+        report.field_sample_rows = field_rows
+        _add_shares(report)
+
+
+def utc(microseconds: int) -> datetime:
+    """A moment as it was in UTC; Spark would give it in the driver's time zone, and not say so."""
+    return _EPOCH + timedelta(microseconds=microseconds)
+
+
+def choose_step_s(queues: Sequence[QueueFigures]) -> int:
+    """In which steps to count messages over time: minutes, or longer if there were too many."""
+    oldest = min((queue.oldest for queue in queues if queue.oldest), default=None)
+    newest = max((queue.newest for queue in queues if queue.newest), default=None)
+    if oldest is None or newest is None:
+        return _STEPS_S[0]
+    span_s = (newest - oldest).total_seconds()
+    for step_s in _STEPS_S:
+        if span_s / step_s <= _MAX_STEPS:
+            return step_s
+    days = -(-span_s // (_STEPS_S[-1] * _MAX_STEPS))
+    return int(days) * _STEPS_S[-1]
+
+
+def _add_shares(report: Report) -> None:
+    """How many of the objects lack a field or have null there."""
+    objects: dict[str, int] = {}
+    for row in report.bodies:
+        if row["type"] not in (NOT_JSON, "null"):
+            objects[row["topic"]] = objects.get(row["topic"], 0) + row["count"]
+    for row in report.fields:
+        count = objects.get(row["topic"], 0)
+        # Elements of arrays occur as often as they like, so only explicit nulls count there.
+        base = row["present"] if "[]" in row["path"] else max(count, row["present"])
+        filled = row["present"] - row["nulls"]
+        row["null_share"] = 1 - filled / base if base else 0.0
+        row["top"] = [(each["value"], each["count"]) for each in row["top"] or ()]
+
+
+def _top_per_queue(frame: DataFrame, order: Column, count: int) -> list[dict[str, Any]]:
+    rank = F.row_number().over(Window.partitionBy(*_KEY).orderBy(order, F.asc("id")))
+    ranked = frame.withColumn("rank", rank).where(F.col("rank") <= count)
+    return _dicts(ranked.orderBy(order, "topic", "channel").drop("rank"), _MAX_TOP_ROWS)
+
+
+def _dicts(frame: DataFrame, max_rows: int) -> list[dict[str, Any]]:
+    return [row.asDict(recursive=True) for row in frame.limit(max_rows).collect()]
+
+
+def _read_body(queue: Queue, row: dict[str, Any]) -> str | None:
+    """What the body of one record begins with, or None if its segment is gone."""
+    try:
+        with Directory(queue.directory).open_file(queue.file_name(row["segment"])) as file:
+            file.seek(row["offset"])
+            start = file.read(PREFIX_BYTES + HEADER_BYTES + _PREVIEW_BYTES)
+    except FileNotFoundError:
+        return None
+    (length,) = PREFIX.unpack_from(start)
+    body = start[PREFIX_BYTES + HEADER_BYTES : PREFIX_BYTES + length]
+    return str(body.decode("utf-8", "backslashreplace"))
+
+
+def table_rows(report: Report) -> dict[str, Sequence[dict[str, Any]]]:
+    """The report as tables of plain values, by name."""
+    queues = [
+        {
+            "topic": queue.topic,
+            "channel": queue.channel,
+            "nodes": queue.node_count,
+            "messages": queue.message_count,
+            "bytes": queue.byte_count,
+            "oldest": queue.oldest,
+            "newest": queue.newest,
+            "rate_per_minute": queue.rate_per_minute,
+            "size_p50": queue.size_p50,
+            "size_p90": queue.size_p90,
+            "size_p99": queue.size_p99,
+            "size_max": queue.size_max,
+            "attempts_max": queue.attempts_max,
+            "retried": queue.retried_count,
+            "duplicates": queue.duplicate_count,
+        }
+        for queue in report.queues
+    ]
+
+    def long(name: str, attribute: str) -> list[dict[str, Any]]:
+        return [
+            {"topic": queue.topic, "channel": queue.channel, name: value, "messages": count}
+            for queue in report.queues
+            for value, count in getattr(queue, attribute)
+        ]
+
+    return {
+        "queues": queues,
+        "over_time": long("moment", "over_time"),
+        "attempts": long("attempts", "attempts"),
+        "sizes": long("size_power_of_two", "sizes"),
+        "poison": report.poison,
+        "duplicates": report.duplicates,
+        "bodies": report.bodies,
+        "fields": [
+            {**row, "top": [{"value": value, "count": count} for value, count in row["top"]]}
+            for row in report.fields
+        ],
+        "corrupt_records": report.corrupt_records,
+    }

@@ -1,0 +1,341 @@
+"""Reads slices of segments: what an executor does with a partition.
+
+A slice is coordinates. The file is read in windows of a few MiB into one buffer that is used again
+and again, so a task's memory does not depend on the size of its segments (a map of the file would
+count as memory, and kill the process if the file were cut short). Each window becomes one batch.
+"""
+
+import functools
+import gc
+import logging
+import mmap
+import sys
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from diskqueue.salvage import find_spans
+from diskqueue.segment import PREFIX, PREFIX_BYTES, Damage, Limits
+from spark_jobs.read.columns import Constants, Piece
+from spark_jobs.read.lanes import Offsets, find_records
+from spark_jobs.read.options import Mode
+from spark_jobs.read.storage import Directory
+
+# As large as is still read from the cache of the CPU; 1 to 16 MiB are equally fast, 64 is not.
+WINDOW_BYTES = 4 * 1024 * 1024
+# How many salvaged records go into one batch.
+_SALVAGE_RECORDS = 8192
+
+_logger = logging.getLogger(__name__)
+
+
+class SegmentLostError(Exception):
+    """Raised when a segment is gone that was there when the job was planned."""
+
+
+class DamagedSegmentError(Exception):
+    """Raised at damage when mode=FAILFAST; the text has the file and the offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSlice:
+    """A part of one file, from record to record; of a `.bad` file always the whole."""
+
+    directory: str
+    file_name: str
+    start: int
+    end: int  # never past the synced write position, unless that was asked for
+    constants: Constants
+    # Ranges of records that are not wanted, see `spark_jobs.read.finished_records`.
+    finished: bytes = b""
+
+
+@dataclass(frozen=True)
+class SlicePack(InputPartition):
+    """What one task reads."""
+
+    slices: tuple[SegmentSlice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Corruption:
+    """Bytes of a segment that are no record."""
+
+    kind: str  # "torn", "damaged" or "lost" (in a `.bad` file)
+    slice: SegmentSlice
+    offset: int
+    byte_count: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScanSettings:
+    """How slices are read; picklable."""
+
+    since_ns: int | None
+    until_ns: int | None
+    limits: Limits
+    mode: Mode
+    fails_on_data_loss: bool
+
+
+@functools.cache
+def settle_worker() -> None:
+    """Tells the garbage collector, once per process, to leave alone what is there already.
+
+    Spark runs a full collection in its Python worker after every task. With all the modules that
+    are imported that takes 25-40 ms, as long as reading 50 MB of headers.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+@functools.cache
+def ignore_closed_pipes() -> None:
+    """Keeps a Python worker of Spark from printing a traceback when Spark has read enough.
+
+    At the end of a LIMIT Spark closes the pipe; pyspark's daemon takes that for an error.
+    """
+    print_exc = traceback.print_exc
+
+    def print_unless_closed(*args: Any, **options: Any) -> None:
+        if not isinstance(sys.exc_info()[1], BrokenPipeError):
+            print_exc(*args, **options)
+
+    traceback.print_exc = print_unless_closed
+
+
+def read_batches(
+    slices: tuple[SegmentSlice, ...], schema: pa.Schema, settings: ScanSettings
+) -> Iterator[pa.RecordBatch]:
+    """The messages of the slices, in order.
+
+    Raises:
+        SegmentLostError: a segment was consumed meanwhile.
+        DamagedSegmentError: damage was met in mode FAILFAST.
+        OSError: a file cannot be read.
+    """
+    is_bounded = settings.since_ns is not None or settings.until_ns is not None
+    for found, each in _scan(slices, settings):
+        if isinstance(found, Corruption):
+            if settings.mode is Mode.FAILFAST:
+                raise DamagedSegmentError(_describe(found))
+            _logger.warning("damage skipped %s", _describe(found))
+            continue
+        if each.finished:
+            found.drop_within(np.frombuffer(each.finished, np.int64))
+        if is_bounded:
+            found.keep_between(settings.since_ns, settings.until_ns)
+        if len(found):
+            yield found.batch(schema, each.constants)
+
+
+def find_corruptions(
+    slices: tuple[SegmentSlice, ...], settings: ScanSettings
+) -> Iterator[Corruption]:
+    """The damage in the slices, in order.
+
+    Raises:
+        SegmentLostError: a segment was consumed meanwhile.
+        OSError: a file cannot be read.
+    """
+    for found, _ in _scan(slices, settings):
+        if isinstance(found, Corruption):
+            yield found
+
+
+def count_records(
+    each: SegmentSlice, max_records: int, settings: ScanSettings
+) -> tuple[int, int | None]:
+    """How many records a slice has, up to max_records, and where the last counted one ends.
+
+    The end is None if the slice has no more.
+
+    Raises:
+        SegmentLostError: the segment was consumed meanwhile.
+        OSError: the file cannot be read.
+    """
+    count = 0
+    for found, _ in _scan((each,), settings):
+        if isinstance(found, Corruption):
+            continue
+        if count + len(found) > max_records:
+            return max_records, found.file_offset(max_records - count)
+        count += len(found)
+    return count, None
+
+
+def find_splits(
+    each: SegmentSlice, split_bytes: int, settings: ScanSettings
+) -> Iterator[SegmentSlice]:
+    """Cuts a slice between records into parts of about split_bytes, together the whole of it.
+
+    Raises:
+        SegmentLostError: the segment was consumed meanwhile.
+        OSError: the file cannot be read.
+    """
+    start = each.start
+    for found, _ in _scan((each,), settings):
+        if isinstance(found, Corruption):
+            continue
+        for offset in found.file_offsets_past(start + split_bytes, split_bytes):
+            if offset - start >= split_bytes:
+                yield replace(each, start=start, end=offset)
+                start = offset
+    yield replace(each, start=start)
+
+
+def _scan(
+    slices: tuple[SegmentSlice, ...], settings: ScanSettings
+) -> Iterator[tuple[Piece | Corruption, SegmentSlice]]:
+    buffer = bytearray(WINDOW_BYTES)
+    for each in slices:
+        directory = Directory(each.directory)
+        try:
+            if each.constants.is_bad:
+                data = directory.read_whole(each.file_name)
+                for found in _salvage(each, data, settings.limits):
+                    yield found, each
+                continue
+            file = directory.open_file(each.file_name)
+        except FileNotFoundError:
+            _report_lost(each, fails=settings.fails_on_data_loss)
+            continue
+        with file:
+            for found in _Walk(each, file, buffer, settings.limits).pieces():
+                yield found, each
+
+
+def _report_lost(each: SegmentSlice, *, fails: bool) -> None:
+    path = Directory(each.directory).path_of(each.file_name)
+    if fails:
+        raise SegmentLostError(
+            f"segment {path} was consumed, or set aside as damaged, after this job was planned;"
+            " read a copy of the directory, or set failOnDataLoss=false to go on without it"
+        )
+    _logger.warning("segment consumed meanwhile, skipped path=%s", path)
+
+
+def _describe(found: Corruption) -> str:
+    path = Directory(found.slice.directory).path_of(found.slice.file_name)
+    return f"{path} at offset {found.offset}: {found.reason} ({found.byte_count} bytes not read)"
+
+
+class _Walk:
+    """The way through one slice."""
+
+    def __init__(
+        self, each: SegmentSlice, file: pa.NativeFile, buffer: bytearray, limits: Limits
+    ) -> None:
+        self._slice = each
+        self._file = file
+        self._buffer = buffer
+        self._limits = limits
+        # The file of a live queue only grows; a copy may have been cut short.
+        self._end = min(each.end, file.size())
+
+    def pieces(self) -> Iterator[Piece | Corruption]:
+        """Whole records up to the slice's end or to the damage before it, then that damage."""
+        position = self._slice.start
+        while position < self._end:
+            size = self._read(self._buffer, position, min(len(self._buffer), self._end - position))
+            offsets, end = find_records(self._buffer, size, self._limits)
+            if len(offsets):
+                yield Piece(self._buffer, size, offsets, end, base=position)
+            else:
+                damage = self._find_damage(position)
+                if damage is not None:
+                    yield self._corruption(damage, position)
+                    return
+                # Larger than the window, or than max-msg-size.
+                record = self._read_record(position)
+                end = len(record)
+                yield Piece(record, end, np.zeros(1, np.int64), end, base=position)
+            position += end
+        if self._end < self._slice.end:
+            reason = f"the file ends at {self._end}, before its synced end"
+            yield self._corruption(Damage(reason, is_torn=True), self._end)
+
+    def _corruption(self, damage: Damage, position: int) -> Corruption:
+        kind = "torn" if damage.is_torn else "damaged"
+        return Corruption(kind, self._slice, position, self._slice.end - position, damage.reason)
+
+    def _find_damage(self, position: int) -> Damage | None:
+        """Why no record stands here, or None if one does; `diskqueue.segment` has the rules."""
+        limits = self._limits
+        first: Damage | None = None
+        prefix = bytearray(PREFIX_BYTES)
+        # Ends: every turn but the last moves on by more than max_record_bytes.
+        while True:
+            available = self._end - position
+            if available < PREFIX_BYTES or self._read(prefix, position, 4) < PREFIX_BYTES:
+                left = max(available, 0)
+                return first or Damage(f"the segment ends {left} bytes into a record", True)
+            (length,) = PREFIX.unpack(prefix)
+            if length < limits.min_record_bytes:
+                return first or Damage(f"invalid record size ({length})", False)
+            if length > available - PREFIX_BYTES:
+                reason = f"a record of {length} bytes runs past the end of the segment"
+                return first or Damage(reason, length <= limits.max_record_bytes)
+            position += PREFIX_BYTES + length
+            if length <= limits.max_record_bytes or position == self._end:
+                return None
+            # Above the limit: believed only if what follows is a record too.
+            first = first or Damage(f"invalid record size ({length})", False)
+
+    def _read_record(self, position: int) -> bytearray:
+        prefix = bytearray(PREFIX_BYTES)
+        self._read(prefix, position, PREFIX_BYTES)
+        (length,) = PREFIX.unpack(prefix)
+        record = bytearray(PREFIX_BYTES + length)
+        if self._read(record, position, len(record)) < len(record):
+            raise SegmentLostError(
+                f"segment {self._slice.file_name} was cut short while it was read"
+            )
+        return record
+
+    def _read(self, buffer: bytearray, position: int, size: int) -> int:
+        """Fills the buffer's first `size` bytes; fewer only at the end of the file."""
+        done = 0
+        self._file.seek(position)
+        with memoryview(buffer) as view:
+            while done < size:
+                count = self._file.readinto(view[done:size])
+                if count == 0:
+                    break
+                done += count
+        return done
+
+
+def _salvage(
+    each: SegmentSlice, data: bytes | mmap.mmap, limits: Limits
+) -> Iterator[Piece | Corruption]:
+    """The records of a `.bad` file, also those behind damage, and what is lost of it."""
+    records: list[bytes] = []
+    offsets: list[int] = []
+    for span in find_spans(data, limits.max_record_bytes):
+        if not span.is_kept:
+            reason = "not a record; salvage went on behind it"
+            yield Corruption("lost", each, span.start, span.end - span.start, reason)
+            continue
+        records.append(data[span.start : span.end])
+        offsets.append(span.start)
+        if len(records) >= _SALVAGE_RECORDS:
+            yield _salvaged_piece(records, offsets)
+            records, offsets = [], []
+    if records:
+        yield _salvaged_piece(records, offsets)
+
+
+def _salvaged_piece(records: list[bytes], file_offsets: list[int]) -> Piece:
+    data = bytearray().join(records)
+    ends = np.cumsum([len(record) for record in records])
+    starts: Offsets = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
+    return Piece(
+        data, len(data), starts, len(data), base=0, file_offsets=np.array(file_offsets, np.int64)
+    )

@@ -1,0 +1,353 @@
+"""Publishes over nsqd's TCP protocol, several commands ahead of their answers.
+
+Answers come in the order of the commands, so the commands without an answer are a queue. When a
+connection breaks they are sent again over the next one: nothing is lost, and some messages may
+arrive twice. Sans Spark: `spark_jobs.write.sink` drives it.
+"""
+
+import json
+import logging
+import re
+import socket
+import ssl
+import struct
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+_MAGIC = b"  V2"
+_SIZE = struct.Struct(">i")
+_FRAME = struct.Struct(">ii")
+_RESPONSE, _ERROR = 0, 1
+_TOPIC = re.compile(r"(?=.{1,64}\Z)[.a-zA-Z0-9_-]+(?:#ephemeral)?")
+_MAX_FRAME_BYTES = 16 * 1024 * 1024
+_RECEIVE_BYTES = 64 * 1024
+_USER_AGENT = "nsqd-spark"
+_FIRST_PAUSE_S = 0.1
+_MAX_PAUSE_S = 5.0
+# What nsqd says when it cannot at the moment; every other error is about what was sent.
+_TEMPORARY = (b"E_PUB_FAILED", b"E_MPUB_FAILED", b"E_DPUB_FAILED")
+
+_logger = logging.getLogger(__name__)
+
+
+class PublishError(Exception):
+    """Raised when messages cannot be published: nsqd refuses them, or none can be reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """How to speak TLS; paths of PEM files."""
+
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+    verifies: bool = True
+
+    def context(self) -> ssl.SSLContext:
+        """What Python's ssl makes of it.
+
+        Raises:
+            OSError: a file cannot be read or is none of these.
+        """
+        context = ssl.create_default_context(cafile=self.ca_file)
+        if not self.verifies:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if self.cert_file:
+            context.load_cert_chain(self.cert_file, self.key_file)
+        return context
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherSettings:
+    """Where and how to publish."""
+
+    addresses: tuple[tuple[str, int], ...] = ()
+    lookupd: tuple[str, ...] = ()
+    tls: TlsSettings | None = None
+    auth_secret: str | None = None
+    # Commands without an answer at any time.
+    window_count: int = 4
+    retry_count: int = 5
+    timeout_s: float = 30.0
+
+
+class Command(NamedTuple):
+    """Bytes for nsqd, and how many messages they carry."""
+
+    data: bytes
+    message_count: int
+
+
+def check_topic(topic: str) -> None:
+    """Refuses what is no topic; a space or a line feed in one would make other commands of it.
+
+    Raises:
+        PublishError: it is not a valid name.
+    """
+    if not _TOPIC.fullmatch(topic):
+        raise PublishError(f"not the name of a topic: {topic[:100]!r}")
+
+
+def encode_deferred(topic: str, body: bytes, defer_ms: int) -> Command:
+    """A DPUB."""
+    line = f"DPUB {topic} {defer_ms}\n".encode()
+    return Command(line + _SIZE.pack(len(body)) + body, 1)
+
+
+def encode_batch(topic: str, message_count: int, framed: bytes) -> Command:
+    """An MPUB of messages that stand behind their sizes already."""
+    line = f"MPUB {topic}\n".encode()
+    sizes = struct.pack(">ii", len(framed) + 4, message_count)
+    return Command(b"".join((line, sizes, framed)), message_count)
+
+
+def find_addresses(settings: PublisherSettings, topic: str | None) -> tuple[tuple[str, int], ...]:
+    """The addresses given, or those that nsqlookupd knows: producers of the topic, else all nodes.
+
+    Raises:
+        PublishError: no nsqlookupd answers, or none knows an nsqd.
+    """
+    if settings.addresses:
+        return settings.addresses
+    found: dict[tuple[str, int], None] = {}
+    failures: list[str] = []
+    paths = ["/nodes"]
+    if topic is not None:
+        paths.insert(0, f"/lookup?topic={urllib.parse.quote(topic)}")
+    for path in paths:
+        for lookupd in settings.lookupd:
+            try:
+                for address in _ask_lookupd(lookupd, path, settings.timeout_s):
+                    found[address] = None
+            except (OSError, ValueError) as error:
+                failures.append(f"{lookupd}: {error}")
+        if found:
+            return tuple(found)
+    raise PublishError(
+        "nsqlookupd knows no nsqd" + (f" ({'; '.join(failures)})" if failures else "")
+    )
+
+
+def _ask_lookupd(lookupd: str, path: str, timeout_s: float) -> list[tuple[str, int]]:
+    url = (lookupd if "://" in lookupd else f"http://{lookupd}") + path
+    try:
+        with urllib.request.urlopen(url, timeout=timeout_s) as reply:
+            answer = json.load(reply)
+    except urllib.error.HTTPError as error:
+        with error:
+            if error.code == 404:
+                return []  # a topic that nobody has yet
+            raise
+    try:
+        # Before version 1.0 the answer was wrapped.
+        producers = answer.get("data", answer).get("producers") or []
+        return [(str(each["broadcast_address"]), int(each["tcp_port"])) for each in producers]
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"not the answer of an nsqlookupd: {error!r}") from error
+
+
+class Publisher:
+    """One connection at a time, the next address when it breaks."""
+
+    def __init__(
+        self,
+        settings: PublisherSettings,
+        addresses: Sequence[tuple[str, int]],
+        *,
+        first_address: int = 0,
+    ) -> None:
+        """Args: first_address: where to begin, so that tasks spread over the addresses."""
+        assert addresses
+        self._settings = settings
+        self._addresses = addresses
+        self._turn = first_address
+        self._context = settings.tls.context() if settings.tls else None
+        self._connection: _Connection | None = None
+        self._waiting: deque[Command] = deque()
+        self._failure_count = 0
+        self.published_count = 0
+        # Messages that were sent again, and so may have arrived twice.
+        self.resent_count = 0
+
+    def publish(self, command: Command) -> None:
+        """Sends it; returns before the answer, unless too many are missing.
+
+        Raises:
+            PublishError: nsqd refuses, or cannot be reached again and again.
+        """
+        self._waiting.append(command)
+        try:
+            if self._connection is None:
+                self._resume()
+            else:
+                self._connection.send(command.data)
+            while len(self._waiting) >= self._settings.window_count:
+                self._take_answer()
+        except (OSError, _TemporaryError) as error:
+            self._recover(error)
+
+    def flush(self) -> None:
+        """Waits for all answers.
+
+        Raises:
+            PublishError: nsqd refuses, or cannot be reached again and again.
+        """
+        while self._waiting:
+            try:
+                if self._connection is None:
+                    self._resume()
+                self._take_answer()
+            except (OSError, _TemporaryError) as error:
+                self._recover(error)
+
+    def close(self) -> None:
+        """Gives up the connection; what has no answer may be published or not."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _take_answer(self) -> None:
+        assert self._connection is not None
+        self._connection.wait_for_ok()
+        self._failure_count = 0
+        self.published_count += self._waiting.popleft().message_count
+
+    def _recover(self, error: Exception) -> None:
+        """Connects anew and sends all again that has no answer, until that works.
+
+        Answers are left for later: a nsqd that accepts everything and answers nothing must not
+        hold us here for ever.
+        """
+        while True:
+            self.close()
+            self._failure_count += 1
+            if self._failure_count > self._settings.retry_count:
+                raise PublishError(
+                    f"cannot publish to {self._address_text()}: {error}"
+                    f" (tried {self._failure_count} times)"
+                ) from error
+            _logger.warning("publishing failed, trying again error=%s", error)
+            time.sleep(min(_FIRST_PAUSE_S * 2 ** (self._failure_count - 1), _MAX_PAUSE_S))
+            self._turn += 1
+            try:
+                self._resume()
+            except (OSError, _TemporaryError) as again:
+                error = again
+            else:
+                return
+
+    def _resume(self) -> None:
+        is_again = self._failure_count > 0
+        host, port = self._addresses[self._turn % len(self._addresses)]
+        self._connection = _Connection(host, port, self._settings, self._context)
+        for command in self._waiting:
+            self._connection.send(command.data)
+            if is_again:
+                self.resent_count += command.message_count
+
+    def _address_text(self) -> str:
+        host, port = self._addresses[self._turn % len(self._addresses)]
+        return f"{host}:{port}"
+
+
+class _TemporaryError(Exception):
+    """nsqd could not publish, but may later."""
+
+
+class _Connection:
+    """A connection that is ready to publish."""
+
+    def __init__(
+        self, host: str, port: int, settings: PublisherSettings, context: ssl.SSLContext | None
+    ) -> None:
+        self._name = f"{host}:{port}"
+        self._received = b""
+        self._socket: socket.socket = socket.create_connection((host, port), settings.timeout_s)
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._identify(host, context)
+            if settings.auth_secret is not None:
+                secret = settings.auth_secret.encode()
+                self.send(b"AUTH\n" + _SIZE.pack(len(secret)) + secret)
+                self._receive()
+        except BaseException:
+            self.close()
+            raise
+
+    def send(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+    def wait_for_ok(self) -> None:
+        answer = self._receive()
+        if answer != b"OK":
+            raise PublishError(f"unexpected answer from {self._name}: {answer[:100]!r}")
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _identify(self, host: str, context: ssl.SSLContext | None) -> None:
+        request = json.dumps(
+            {
+                "client_id": _USER_AGENT,
+                "hostname": socket.gethostname(),
+                "user_agent": _USER_AGENT,
+                "feature_negotiation": True,
+                # A task may wait for Spark longer than a heartbeat waits for its answer.
+                "heartbeat_interval": -1,
+                "tls_v1": context is not None,
+            }
+        ).encode()
+        self.send(_MAGIC + b"IDENTIFY\n" + _SIZE.pack(len(request)) + request)
+        answer = self._receive()
+        try:
+            # An nsqd that negotiates nothing says OK.
+            negotiated = {} if answer == b"OK" else dict(json.loads(answer))
+        except (ValueError, TypeError) as error:
+            raise PublishError(f"{self._name} does not speak NSQ's protocol") from error
+        if context is None:
+            return
+        if not negotiated.get("tls_v1"):
+            raise PublishError(f"{self._name} does not offer TLS")
+        try:
+            self._socket = context.wrap_socket(self._socket, server_hostname=host)
+        except ssl.SSLCertVerificationError as error:
+            raise PublishError(f"{self._name} is not trusted: {error.verify_message}") from error
+        self.wait_for_ok()
+
+    def _receive(self) -> bytes:
+        """The next answer.
+
+        Raises:
+            PublishError: it is an error that will come again.
+            _TemporaryError: it is one that may not.
+            OSError: the connection broke.
+        """
+        while True:
+            size, kind = _FRAME.unpack(self._read(_FRAME.size))
+            if not 4 <= size <= _MAX_FRAME_BYTES:
+                raise PublishError(f"{self._name} does not speak NSQ's protocol")
+            data = self._read(size - 4)
+            if kind == _ERROR:
+                text = data.decode("utf-8", "replace")
+                if data.startswith(_TEMPORARY):
+                    raise _TemporaryError(text)
+                raise PublishError(f"{self._name} refuses: {text}")
+            if data != b"_heartbeat_":
+                return data
+            self.send(b"NOP\n")
+
+    def _read(self, size: int) -> bytes:
+        while len(self._received) < size:
+            received = self._socket.recv(_RECEIVE_BYTES)
+            if not received:
+                raise ConnectionError(f"{self._name} closed the connection")
+            self._received += received
+        data, self._received = self._received[:size], self._received[size:]
+        return data

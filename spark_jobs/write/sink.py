@@ -1,0 +1,395 @@
+"""Publishing a DataFrame: the sink of the format `nsq`.
+
+    df.write.format("nsq").mode("append").options(addresses="nsqd1:4150", topic="orders").save()
+
+The frame has a column `body` (binary or string) and may have `topic` (string) and `defer_ms` (a
+number; null or 0 is now). Other columns are ignored. Options:
+
+    addresses       of nsqd, host:port with commas; tasks spread over them
+    lookupd         of nsqlookupd, host:port with commas, instead of addresses
+    topic           where all rows go; without it, the column says
+    batchSize       messages per MPUB at most, default 1000
+    batchBytes      bytes per MPUB at most, default 1m; nsqd's --max-body-size is the upper bound
+    window          MPUBs without an answer at a time, default 4
+    retries         how often in a row to try again before the task fails, default 5
+    timeout         seconds to wait for an answer, default 30
+    maxRate         messages per second and task
+    tls, tlsCa, tlsCert, tlsKey, tlsInsecure      true, and paths of PEM files
+    authSecret      for nsqd's AUTH
+    summaryPath     file on the driver that gets the counts as JSON
+
+Delivery is at least once: when a connection breaks, or Spark runs a task again, messages that had
+arrived are published twice. `publish` does the same as `save` and returns the counts.
+"""
+
+import json
+import logging
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import (
+    BinaryType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+)
+
+from spark_jobs.read.options import parse_bool, parse_count, parse_size, refuse_unknown
+from spark_jobs.write.publisher import (
+    Command,
+    Publisher,
+    PublishError,
+    PublisherSettings,
+    TlsSettings,
+    check_topic,
+    encode_batch,
+    encode_deferred,
+    find_addresses,
+)
+
+SINK_OPTIONS = (
+    "addresses",
+    "lookupd",
+    "topic",
+    "batchSize",
+    "batchBytes",
+    "window",
+    "retries",
+    "timeout",
+    "maxRate",
+    "tls",
+    "tlsCa",
+    "tlsCert",
+    "tlsKey",
+    "tlsInsecure",
+    "authSecret",
+    "summaryPath",
+)
+# What Spark itself adds to the options of a stream.
+_SPARKS_OWN = ("path", "checkpointlocation", "queryname")
+_DEFAULT_PORT = 4150
+_PREFIX_BYTES = 4
+_MAX_DEFER_MS = 2**31 - 1
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """The options of a write, parsed."""
+
+    publisher: PublisherSettings
+    topic: str | None
+    batch_count: int
+    batch_bytes: int
+    max_rate: int | None
+    summary_path: str | None
+
+
+@dataclass(frozen=True)
+class Published(WriterCommitMessage):
+    """How much a task, or all of them, published."""
+
+    message_count: int = 0
+    # Sent more than once because of broken connections; some may have arrived twice.
+    resent_count: int = 0
+    by_topic: Mapping[str, int] = field(default_factory=dict)
+
+
+def publish(frame: DataFrame, **options: str) -> Published:
+    """Publishes a frame and says how much that was; the options are those of the sink.
+
+    Raises:
+        Exception: whatever Spark raises; what was published until then stays published.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "published.json"
+        frame.write.format("nsq").mode("append").options(
+            **options | {"summaryPath": str(path)}
+        ).save()
+        summary = json.loads(path.read_text())
+    return Published(summary["messages"], summary["resent"], summary["topics"])
+
+
+def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
+    """The options of a write.
+
+    Raises:
+        ValueError: an option is unknown, missing or has no valid value.
+    """
+    given = {name.lower(): value for name, value in options.items()}
+    refuse_unknown(given, SINK_OPTIONS, _SPARKS_OWN)
+    addresses = _split(given.get("addresses", ""))
+    lookupd = _split(given.get("lookupd", ""))
+    if bool(addresses) == bool(lookupd):
+        raise ValueError("the sink needs either addresses (of nsqd) or lookupd (of nsqlookupd)")
+    publisher = PublisherSettings(
+        addresses=tuple(map(_parse_address, addresses)),
+        lookupd=lookupd,
+        tls=_parse_tls(given),
+        auth_secret=given.get("authsecret"),
+        window_count=parse_count("window", given.get("window", "4"), maximum=1000),
+        retry_count=parse_count("retries", given.get("retries", "5"), minimum=0, maximum=1000),
+        timeout_s=float(parse_count("timeout", given.get("timeout", "30"), maximum=86400)),
+    )
+    return SinkOptions(
+        publisher=publisher,
+        topic=given.get("topic"),
+        batch_count=parse_count("batchSize", given.get("batchsize", "1000"), maximum=1_000_000),
+        batch_bytes=parse_size("batchBytes", given.get("batchbytes", "1m")),
+        max_rate=parse_count("maxRate", given["maxrate"]) if "maxrate" in given else None,
+        summary_path=given.get("summarypath"),
+    )
+
+
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _parse_address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon:
+        return text, _DEFAULT_PORT
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError(f"option addresses has host:port, not {text!r}")
+    return host.strip("[]"), int(port)
+
+
+def _parse_tls(given: Mapping[str, str]) -> TlsSettings | None:
+    if not parse_bool("tls", given.get("tls", "false")):
+        return None
+    return TlsSettings(
+        ca_file=given.get("tlsca"),
+        cert_file=given.get("tlscert"),
+        key_file=given.get("tlskey"),
+        verifies=not parse_bool("tlsInsecure", given.get("tlsinsecure", "false")),
+    )
+
+
+def check_sink_schema(schema: StructType, options: SinkOptions) -> None:
+    """Refuses a frame that cannot be published.
+
+    Raises:
+        ValueError: a column is missing or has the wrong type.
+    """
+    types = {each.name: each.dataType for each in schema.fields}
+    _require_type(types, "body", (BinaryType, StringType))
+    if options.topic is None:
+        if "topic" not in types:
+            raise ValueError("the sink needs the option topic or a column topic")
+        _require_type(types, "topic", (StringType,))
+    if "defer_ms" in types:
+        _require_type(types, "defer_ms", (LongType, IntegerType, ShortType, ByteType))
+
+
+def _require_type(
+    types: Mapping[str, DataType], name: str, wanted: tuple[type[DataType], ...]
+) -> None:
+    if not isinstance(types.get(name), wanted):
+        kinds = " or ".join(each.typeName() for each in wanted)
+        found = types[name].simpleString() if name in types else "not there"
+        raise ValueError(f"the sink needs a column {name} of type {kinds}; it is {found}")
+
+
+class NsqWriter(DataSourceArrowWriter):
+    """Publishes the rows of a batch query."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:
+        return publish_batches(iterator, self._options)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        _write_summary(_total(messages), self._options.summary_path)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        total = _total(messages)
+        _logger.warning("publishing failed; published by then messages=%d", total.message_count)
+
+
+class NsqStreamWriter(DataSourceStreamArrowWriter):
+    """Publishes the rows of each micro-batch; a batch that is run again is published again."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:
+        return publish_batches(iterator, self._options)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        _write_summary(_total(messages), self._options.summary_path)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        total = _total(messages)
+        _logger.warning("publishing failed; published by then messages=%d", total.message_count)
+
+
+def _total(messages: list[WriterCommitMessage | None]) -> Published:
+    by_topic: dict[str, int] = {}
+    message_count = resent_count = 0
+    for each in messages:
+        if not isinstance(each, Published):
+            continue  # a task that failed
+        message_count += each.message_count
+        resent_count += each.resent_count
+        for topic, count in each.by_topic.items():
+            by_topic[topic] = by_topic.get(topic, 0) + count
+    return Published(message_count, resent_count, by_topic)
+
+
+def _write_summary(total: Published, path: str | None) -> None:
+    _logger.info("published messages=%d resent=%d", total.message_count, total.resent_count)
+    if path is not None:
+        summary = {
+            "messages": total.message_count,
+            "resent": total.resent_count,
+            "topics": dict(total.by_topic),
+        }
+        Path(path).write_text(json.dumps(summary))
+
+
+def publish_batches(batches: Iterator[pa.RecordBatch], options: SinkOptions) -> Published:
+    """Publishes what one task has; connects only if it has anything.
+
+    Raises:
+        PublishError: nsqd refuses a message or cannot be reached, or a row cannot be published.
+    """
+    publisher: Publisher | None = None
+    pace = _Pace(options.max_rate)
+    by_topic: dict[str, int] = {}
+    try:
+        for batch in batches:
+            for topic, command in commands_of(batch, options):
+                if publisher is None:
+                    publisher = _open(options, topic)
+                pace.wait(command.message_count)
+                publisher.publish(command)
+                by_topic[topic] = by_topic.get(topic, 0) + command.message_count
+        if publisher is None:
+            return Published()
+        publisher.flush()
+        assert publisher.published_count == sum(by_topic.values())
+        return Published(publisher.published_count, publisher.resent_count, by_topic)
+    finally:
+        if publisher is not None:
+            publisher.close()
+
+
+def _open(options: SinkOptions, topic: str) -> Publisher:
+    context = TaskContext.get()
+    return Publisher(
+        options.publisher,
+        find_addresses(options.publisher, topic),
+        first_address=context.partitionId() if context else 0,
+    )
+
+
+def commands_of(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[tuple[str, Command]]:
+    """The commands that publish a batch, by topic."""
+    bodies = batch.column("body").cast(pa.binary())
+    sizes = pc.binary_length(bodies)
+    if bodies.null_count or pc.any(pc.equal(sizes, 0)).as_py():
+        raise PublishError("a row has no body, and NSQ has no empty messages; filter such rows")
+    defers = batch.column("defer_ms") if "defer_ms" in batch.schema.names else None
+    if options.topic is not None:
+        yield from _topic_commands(options.topic, bodies, defers, options)
+        return
+    topics = batch.column("topic")
+    if topics.null_count:
+        raise PublishError("a row has no topic; fill the column topic or set the option topic")
+    for topic in topics.unique().to_pylist():
+        is_here = pc.equal(topics, topic)
+        of_topic = None if defers is None else defers.filter(is_here)
+        yield from _topic_commands(topic, bodies.filter(is_here), of_topic, options)
+
+
+def _topic_commands(
+    topic: str, bodies: pa.Array, defers: pa.Array | None, options: SinkOptions
+) -> Iterator[tuple[str, Command]]:
+    check_topic(topic)
+    if defers is not None:
+        defers = pc.fill_null(defers.cast(pa.int64()), 0)
+        is_deferred = pc.greater(defers, 0)
+        later = zip(
+            bodies.filter(is_deferred).to_pylist(),
+            defers.filter(is_deferred).to_pylist(),
+            strict=True,
+        )
+        for body, defer_ms in later:
+            yield topic, encode_deferred(topic, body, min(defer_ms, _MAX_DEFER_MS))
+        bodies = bodies.filter(pc.invert(is_deferred))
+    for command in _batch_commands(topic, bodies, options):
+        yield topic, command
+
+
+def _batch_commands(topic: str, bodies: pa.Array, options: SinkOptions) -> Iterator[Command]:
+    if not len(bodies):
+        return
+    framed, ends = frame_bodies(bodies)
+    first = 0
+    begin = 0
+    while first < len(ends):
+        last = int(np.searchsorted(ends, begin + options.batch_bytes, side="right"))
+        last = min(max(last, first + 1), first + options.batch_count)
+        end = int(ends[last - 1])
+        yield encode_batch(topic, last - first, framed[begin:end])
+        first, begin = last, end
+
+
+def frame_bodies(bodies: pa.Array) -> tuple[bytes, np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    """The bodies behind their sizes, in one piece, and where each ends in it.
+
+    Arrow interleaves them: sizes become binary values of four bytes, and `take` puts each before
+    its body. No Python object is made for a message.
+    """
+    count = len(bodies)
+    sizes = pc.binary_length(bodies).to_numpy(zero_copy_only=False)
+    prefixes = pa.Array.from_buffers(
+        pa.binary(),
+        count,
+        [
+            None,
+            pa.py_buffer(np.arange(0, _PREFIX_BYTES * count + 1, _PREFIX_BYTES, dtype=np.int32)),
+            pa.py_buffer(sizes.astype(">i4")),
+        ],
+    )
+    order = np.empty(2 * count, np.int32)
+    order[0::2] = np.arange(count)
+    order[1::2] = np.arange(count, 2 * count)
+    mixed = pa.concat_arrays([prefixes, bodies]).take(pa.array(order))
+    framed: bytes = mixed.buffers()[2].to_pybytes()
+    return framed, np.cumsum(sizes + _PREFIX_BYTES, dtype=np.int64)
+
+
+class _Pace:
+    """Holds a task back to so many messages a second."""
+
+    def __init__(self, rate: int | None) -> None:
+        self._rate = rate
+        self._free_at = time.monotonic()
+
+    def wait(self, message_count: int) -> None:
+        if self._rate is None:
+            return
+        now = time.monotonic()
+        if self._free_at > now:
+            time.sleep(self._free_at - now)
+        self._free_at = max(self._free_at, now) + message_count / self._rate

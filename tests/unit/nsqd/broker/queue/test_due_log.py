@@ -1,0 +1,127 @@
+"""DueLog: due times across restarts, torn writes, damage and clocks that are set."""
+
+from pathlib import Path
+
+import pytest
+
+from nsqd.broker.queue import due_log
+from nsqd.broker.queue.due_log import DueLog
+
+NOW_NS = 1_700_000_000_000_000_000
+SECOND_NS = 1_000_000_000
+FIRST, SECOND, THIRD = (b"%016d" % number for number in range(3))
+
+
+def reopen(directory: Path, now_ns: int = NOW_NS) -> dict[bytes, int]:
+    return DueLog(directory, "t:c", now_ns).unread
+
+
+def test_due_times_are_there_after_a_restart(tmp_path: Path) -> None:
+    log = DueLog(tmp_path, "t:c", NOW_NS)
+    log.add([FIRST, SECOND], NOW_NS + SECOND_NS, NOW_NS, are_unread=False)
+    log.add([THIRD], NOW_NS + 9 * SECOND_NS, NOW_NS, are_unread=True)
+    assert log.unread == {THIRD: NOW_NS + 9 * SECOND_NS}
+
+    assert reopen(tmp_path) == {
+        FIRST: NOW_NS + SECOND_NS,
+        SECOND: NOW_NS + SECOND_NS,
+        THIRD: NOW_NS + 9 * SECOND_NS,
+    }
+
+
+def test_what_is_past_is_forgotten_and_the_last_entry_counts(tmp_path: Path) -> None:
+    log = DueLog(tmp_path, "t:c", NOW_NS)
+    log.add([FIRST, SECOND], NOW_NS + SECOND_NS, NOW_NS, are_unread=False)
+    log.add([FIRST], NOW_NS + 5 * SECOND_NS, NOW_NS, are_unread=False)
+    log.add([THIRD], NOW_NS + 9 * SECOND_NS, NOW_NS, are_unread=False)
+    log.add([THIRD], NOW_NS + SECOND_NS, NOW_NS, are_unread=False)
+
+    assert reopen(tmp_path, NOW_NS + 2 * SECOND_NS) == {FIRST: NOW_NS + 5 * SECOND_NS}
+
+
+@pytest.mark.parametrize("torn_bytes", range(1, 36))
+def test_an_entry_that_was_torn_off_is_written_over(tmp_path: Path, torn_bytes: int) -> None:
+    log = DueLog(tmp_path, "t:c", NOW_NS)
+    log.add([FIRST, SECOND], NOW_NS + SECOND_NS, NOW_NS, are_unread=False)
+    path = tmp_path / "t:c.diskqueue.due"
+    path.write_bytes(path.read_bytes()[:-torn_bytes])
+
+    log = DueLog(tmp_path, "t:c", NOW_NS)
+    assert log.unread.keys() == {FIRST}
+    log.add([THIRD], NOW_NS + SECOND_NS, NOW_NS, are_unread=False)
+
+    assert reopen(tmp_path).keys() == {FIRST, THIRD}
+
+
+def test_a_damaged_entry_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = DueLog(tmp_path, "t:c", NOW_NS)
+    log.add([FIRST, SECOND, THIRD], NOW_NS + SECOND_NS, NOW_NS, are_unread=False)
+    path = tmp_path / "t:c.diskqueue.due"
+    content = bytearray(path.read_bytes())
+    content[40] ^= 1
+    path.write_bytes(content)
+
+    assert reopen(tmp_path).keys() == {FIRST, THIRD}
+    assert "due times damaged" in caplog.text
+
+
+def test_a_file_that_cannot_be_read_is_reported_and_ignored(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "t:c.diskqueue.due").mkdir()
+
+    assert reopen(tmp_path) == {}
+    assert "due times can't be read" in caplog.text
+
+
+def test_a_clock_that_was_set_back_does_not_keep_messages_back_longer(tmp_path: Path) -> None:
+    log = DueLog(tmp_path, "t:c", NOW_NS)
+    log.add([FIRST], NOW_NS + 10 * SECOND_NS, NOW_NS, are_unread=False)
+    earlier_ns = NOW_NS - 3600 * SECOND_NS
+
+    assert reopen(tmp_path, earlier_ns) == {FIRST: earlier_ns + 10 * SECOND_NS}
+
+
+def test_a_clock_that_was_set_back_does_not_bring_what_was_deferred_since(tmp_path: Path) -> None:
+    log = DueLog(tmp_path, "t:c", NOW_NS)
+    earlier_ns = NOW_NS - 3600 * SECOND_NS
+    log.add([FIRST], NOW_NS + 10 * SECOND_NS, NOW_NS, are_unread=False)
+    log.add([SECOND], earlier_ns + 10 * SECOND_NS, earlier_ns, are_unread=False)
+
+    assert reopen(tmp_path, earlier_ns + SECOND_NS) == {
+        FIRST: earlier_ns + 10 * SECOND_NS,
+        SECOND: earlier_ns + 10 * SECOND_NS,
+    }
+
+
+def test_replace_leaves_what_is_not_past_and_remove_none(tmp_path: Path) -> None:
+    log = DueLog(tmp_path, "t:c", NOW_NS)
+    log.add([FIRST], NOW_NS + SECOND_NS, NOW_NS, are_unread=False)
+    log.add([THIRD], NOW_NS + 9 * SECOND_NS, NOW_NS, are_unread=False)
+    later_ns = NOW_NS + 2 * SECOND_NS
+    log.replace({SECOND: NOW_NS + 5 * SECOND_NS}, later_ns)
+    left = {SECOND: NOW_NS + 5 * SECOND_NS, THIRD: NOW_NS + 9 * SECOND_NS}
+    assert reopen(tmp_path, later_ns) == left
+    assert (tmp_path / "t:c.diskqueue.due").stat().st_size == 2 * 36
+    assert (tmp_path / "t:c.diskqueue.due").stat().st_mode & 0o777 == 0o600
+
+    log.remove()
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_log_does_not_grow_without_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(due_log, "_ROTATE_BYTES", 36 * 10)
+    log = DueLog(tmp_path, "t:c", NOW_NS)
+    now_ns = NOW_NS
+    for number in range(1000):
+        log.add([b"%016d" % number], now_ns + 5 * SECOND_NS, now_ns, are_unread=False)
+        now_ns += SECOND_NS
+        # Whoever is still deferred is always found.
+        if number % 7 == 0:
+            expected = {b"%016d" % each for each in range(max(0, number - 3), number + 1)}
+            assert reopen(tmp_path, now_ns).keys() >= expected
+
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 36 * 40

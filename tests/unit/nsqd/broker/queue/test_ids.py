@@ -1,0 +1,95 @@
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nsqd.broker.queue.ids import SUFFIXES, MessageIdFactory
+
+NOW_NS = 1_700_000_000_123_456_789
+TICK_NS = 1 << 20
+
+
+def ids_of(block: tuple[bytes, int], count: int) -> list[bytes]:
+    prefix, first = block
+    return [prefix + SUFFIXES[first + index] for index in range(count)]
+
+
+def test_an_id_is_nsqs_64_bits_in_hex() -> None:
+    # W-132, W-133
+    [message_id] = ids_of(MessageIdFactory(617).reserve(1, NOW_NS), 1)
+
+    value = int(message_id, 16)
+    assert re.fullmatch(rb"[0-9a-f]{16}", message_id)
+    assert value == ((NOW_NS >> 20) - 1288834974288) << 22 | 617 << 12
+    assert value >> 12 & 1023 == 617
+
+
+@pytest.mark.parametrize("node_id", [0, 1, 1023])
+def test_bits_12_to_21_are_the_node_id(node_id: int) -> None:
+    # W-133
+    factory = MessageIdFactory(node_id)
+
+    for count in (1, 4096, 100):
+        for message_id in ids_of(factory.reserve(count, NOW_NS), count):
+            assert int(message_id, 16) >> 12 & 1023 == node_id
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 4096), st.integers(-5 * TICK_NS, 5 * TICK_NS)),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_ids_grow_whatever_the_clock_does(blocks: list[tuple[int, int]]) -> None:
+    # W-132: also when the clock stands still, steps back, or is overtaken by full blocks
+    factory = MessageIdFactory(5)
+    now_ns = NOW_NS
+    ids = []
+    for count, step_ns in blocks:
+        now_ns += step_ns
+        ids += ids_of(factory.reserve(count, now_ns), count)
+
+    assert ids == sorted(set(ids))
+    assert all(len(message_id) == 16 for message_id in ids)
+
+
+def test_more_ids_than_a_tick_has_borrow_the_next_tick() -> None:
+    factory = MessageIdFactory(0)
+    ids = []
+    for _ in range(100):
+        ids += ids_of(factory.reserve(4096, NOW_NS), 4096)
+
+    assert ids == sorted(set(ids))
+
+
+def test_a_clock_that_steps_far_back_stops_nothing() -> None:
+    factory = MessageIdFactory(0)
+    before = ids_of(factory.reserve(10, NOW_NS), 10)
+
+    after = ids_of(factory.reserve(5000 - 904, NOW_NS - 3600 * 10**9), 4096)
+
+    assert max(before) < min(after)
+
+
+def test_no_id_lies_before_the_floor() -> None:
+    # Ids may have run ahead of the clock before a restart.
+    floor_ns = NOW_NS + 3600 * 10**9
+    earlier = ids_of(MessageIdFactory(0).reserve(4096, floor_ns), 4096)
+
+    later = ids_of(MessageIdFactory(0, floor_ns=floor_ns).reserve(1, NOW_NS), 1)
+
+    assert later[0] > max(earlier)
+
+
+@pytest.mark.parametrize("now_ns", [0, 10**9, 1_000_000_000 * 10**9])
+def test_a_clock_before_nsqs_epoch_gives_valid_ids(now_ns: int) -> None:
+    # A machine without a battery wakes up in 1970.
+    factory = MessageIdFactory(7)
+
+    ids = [ids_of(factory.reserve(1, now_ns), 1)[0] for _ in range(3)]
+
+    assert ids == sorted(set(ids))
+    assert all(re.fullmatch(rb"[0-9a-f]{16}", message_id) for message_id in ids)

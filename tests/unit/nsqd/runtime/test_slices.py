@@ -1,0 +1,71 @@
+"""Slices: the rest of the daemon gets its turn, however long the document is."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from nsqd.runtime.slices import SLICE_S, gather_slices, join_slices
+
+
+class Clock:
+    """Moves only while a part is made."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("time.perf_counter", clock)
+    return clock
+
+
+def parts(clock: Clock, count: int, each_s: float) -> Iterator[str]:
+    for index in range(count):
+        clock.now += each_s
+        yield f"{index},"
+
+
+async def count_turns(stop: asyncio.Event) -> int:
+    turns = 0
+    while not stop.is_set():
+        turns += 1
+        await asyncio.sleep(0)
+    return turns
+
+
+async def run(clock: Clock, count: int, each_s: float) -> tuple[bytes, int]:
+    """Return the document and how many turns somebody else had meanwhile."""
+    stop = asyncio.Event()
+    other = asyncio.create_task(count_turns(stop))
+    document = await join_slices(parts(clock, count, each_s))
+    stop.set()
+    return document, await other
+
+
+async def test_a_short_document_is_made_in_one_go(clock: Clock) -> None:
+    document, turns = await run(clock, 10, SLICE_S / 100)
+
+    assert document == b"0,1,2,3,4,5,6,7,8,9,"
+    assert turns == 0
+
+
+async def test_after_each_slice_others_have_a_turn(clock: Clock) -> None:
+    _, turns = await run(clock, 1000, SLICE_S / 10)
+
+    assert turns == pytest.approx(100, abs=5)
+
+
+async def test_a_part_is_never_cut(clock: Clock) -> None:
+    _, turns = await run(clock, 3, 100 * SLICE_S)
+
+    assert turns == 3
+
+
+async def test_parts_may_be_anything(clock: Clock) -> None:
+    assert await gather_slices(iter([None, 1, "x"])) == [None, 1, "x"]

@@ -1,0 +1,105 @@
+"""Offsets found in lanes are those of the plain walk, whatever the bytes."""
+
+import struct
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from diskqueue.segment import Limits, split_records
+from spark_jobs.read import lanes
+from tests.spark.data_dirs import TIME_NS, Message, content
+
+LIMITS = Limits()
+# Small enough that lanes are used for what Hypothesis makes.
+SMALL = {"_MIN_PIECE_BYTES": 64, "_MIN_RECORDS": 2, "_RECORDS_PER_LANE": 2, "_SAMPLE_COUNT": 1}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_lanes() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in SMALL.items():
+            patch.setattr(lanes, name, value)
+        yield
+
+
+def check(data: bytes, stop: int | None = None, limits: Limits = LIMITS) -> int:
+    """Compares with diskqueue's own walk; returns how many records there are."""
+    stop = len(data) if stop is None else stop
+    starts, ends = split_records(data, 0, stop, max(stop, 1), limits)
+
+    offsets, end = lanes.find_records(bytearray(data), stop, limits)
+
+    assert offsets.dtype == np.int64
+    assert offsets.tolist() == [start - 4 for start in starts]
+    assert end == (ends[-1] if ends else 0)
+    return len(starts)
+
+
+bodies = st.binary(max_size=60)
+times = st.one_of(
+    st.integers(TIME_NS, TIME_NS + 10**9), st.integers(-(2**63), 2**63 - 1), st.just(0)
+)
+plain_messages = st.builds(
+    Message, bodies, times, st.integers(0, 65535), st.binary(min_size=16, max_size=16)
+)
+# Bodies made of records, whole or cut off, so that most guesses are wrong.
+nested_bodies = st.builds(
+    lambda inner, cut: content(inner)[cut:],
+    st.lists(plain_messages, max_size=8),
+    st.integers(0, 40),
+)
+any_messages = st.one_of(plain_messages, st.builds(Message, nested_bodies, times))
+slow = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=300)
+
+
+@slow
+@given(st.lists(any_messages, min_size=1, max_size=60))
+def test_whole_segments(records: list[Message]) -> None:
+    assert check(content(records)) == len(records)
+
+
+@slow
+@given(st.lists(any_messages, min_size=1, max_size=40), st.data())
+def test_a_window_that_cuts_a_record(records: list[Message], data: st.DataObject) -> None:
+    segment = content(records)
+
+    check(segment, data.draw(st.integers(0, len(segment))))
+
+
+@slow
+@given(st.lists(any_messages, min_size=1, max_size=40), st.data())
+def test_damage_anywhere(records: list[Message], data: st.DataObject) -> None:
+    segment = bytearray(content(records))
+    for _ in range(data.draw(st.integers(1, 4))):
+        position = data.draw(st.integers(0, len(segment) - 1))
+        segment[position] = data.draw(st.integers(0, 255))
+
+    check(bytes(segment))
+
+
+@slow
+@given(st.binary(max_size=3000))
+def test_any_bytes(data: bytes) -> None:
+    check(data)
+
+
+@slow
+@given(st.lists(plain_messages, min_size=1, max_size=40), st.integers(26, 90))
+def test_lower_limits(records: list[Message], max_record_bytes: int) -> None:
+    check(content(records), limits=Limits(max_record_bytes=max_record_bytes))
+
+
+def test_zeros_and_lengths_of_all_ones() -> None:
+    check(bytes(4096))
+    check(b"\xff" * 4096)
+    check(struct.pack(">i", 26) * 1000)
+
+
+def test_bodies_full_of_records_do_not_lead_astray() -> None:
+    inner = content([Message(b"x" * 30, TIME_NS + n) for n in range(50)])
+    records = [Message(inner, TIME_NS + n) for n in range(200)]
+
+    assert check(content(records)) == 200

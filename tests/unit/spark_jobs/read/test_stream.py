@@ -1,0 +1,406 @@
+"""Offsets of a stream: new queues, rolls, limits, resets, deletions; decided without Spark."""
+
+import json
+import pickle
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+
+from diskqueue import DiskQueue
+from spark_jobs.read.columns import arrow_schema, message_schema
+from spark_jobs.read.options import parse_read_options
+from spark_jobs.read.scan import SegmentLostError
+from spark_jobs.read.stream import NsqStreamReader, StreamOffset
+from tests.spark.data_dirs import (
+    content,
+    message,
+    messages,
+    segment_path,
+    write_metadata,
+    write_queue,
+    write_segment,
+)
+
+RECORD = 50
+
+
+class Query:
+    """What Spark does with a reader, without Spark."""
+
+    def __init__(self, path: Path, *, offset: Any = None, **options: str) -> None:
+        parsed = parse_read_options({"path": str(path)} | options)
+        self.reader = NsqStreamReader(parsed, arrow_schema(message_schema(("topic", "body"))))
+        self.offset = offset or self._stored(self.reader.initialOffset())
+        self.limit: ReadLimit = self.reader.getDefaultReadLimit()
+
+    @staticmethod
+    def _stored(offset: dict[str, Any]) -> dict[str, Any]:
+        stored: dict[str, Any] = json.loads(json.dumps(offset))
+        return stored
+
+    def batch(self) -> list[bytes] | None:
+        """The bodies of the next micro-batch, or None if there is nothing new."""
+        end = self._stored(self.reader.latestOffset(self.offset, self.limit))
+        if json.dumps(end) == json.dumps(self.offset):
+            return None
+        partitions = self.reader.partitions(self.offset, end)
+        executor = pickle.loads(pickle.dumps(self.reader))
+        bodies = [
+            body
+            for partition in partitions
+            for batch in executor.read(pickle.loads(pickle.dumps(partition)))
+            for body in batch["body"].to_pylist()
+        ]
+        self.offset = end
+        return bodies
+
+    def close(self) -> None:
+        self.reader.stop()
+
+
+def bodies(first: int, count: int) -> list[bytes]:
+    return [each.body for each in messages(first, count)]
+
+
+def test_a_new_query_begins_with_the_backlog(tmp_path: Path) -> None:
+    write_queue(tmp_path, "t", [messages(0, 3), messages(3, 2)], read=(0, RECORD))
+    query = Query(tmp_path)
+
+    assert query.batch() == bodies(1, 4)
+    assert query.batch() is None
+
+
+@pytest.mark.parametrize(("origin", "expected"), [("earliest", 5), ("latest", None)])
+def test_or_elsewhere(origin: str, expected: int | None, tmp_path: Path) -> None:
+    write_queue(tmp_path, "t", [messages(0, 3), messages(3, 2)], read=(0, RECORD))
+    query = Query(tmp_path, **{"from": origin})
+
+    assert query.batch() == (expected and bodies(0, expected))
+    write_queue(tmp_path, "t", [messages(0, 3), messages(3, 4)], read=(0, RECORD))
+    assert query.batch() == bodies(5, 2)
+
+
+def test_an_archive_is_tailed_from_the_oldest_that_is_kept(tmp_path: Path) -> None:
+    """What nsqd has given up may be there for a moment; of a new topic too."""
+    directory = tmp_path / "archive"
+    write_queue(directory, "t", [messages(0, 3), messages(3, 2)], read=(1, 0))
+    query = Query(tmp_path, **{"from": "archive"})
+    assert query.batch() == bodies(3, 2)
+
+    write_queue(directory, "t", [messages(0, 3), messages(3, 2), messages(5, 1)], read=(2, 0))
+    write_queue(directory, "new", [messages(10, 1), messages(11, 1)], read=(1, 0))
+    assert query.batch() == bodies(11, 1) + bodies(5, 1)
+    assert query.batch() is None
+
+
+def test_an_archive_that_was_faster_than_the_stream(tmp_path: Path) -> None:
+    directory = tmp_path / "archive"
+    write_queue(directory, "t", [messages(0, 3)])
+    query = Query(tmp_path, **{"from": "archive"})
+    assert query.batch() == bodies(0, 3)
+
+    write_queue(directory, "t", [messages(0, 3), messages(3, 2), messages(5, 1)], read=(2, 0))
+    segment_path(directory, "t", 0).unlink()
+    segment_path(directory, "t", 1).unlink()
+
+    with pytest.raises(SegmentLostError, match=r"was deleted before .* let nsqd keep more of it$"):
+        query.batch()
+
+
+def test_growth_and_rolls_are_followed(tmp_path: Path) -> None:
+    write_queue(tmp_path, "t", [messages(0, 2)])
+    query = Query(tmp_path)
+    assert query.batch() == bodies(0, 2)
+
+    write_queue(tmp_path, "t", [messages(0, 4)])
+    assert query.batch() == bodies(2, 2)
+    write_queue(tmp_path, "t", [messages(0, 5), messages(5, 2), messages(7, 1)])
+    assert query.batch() == bodies(4, 4)
+    write_metadata(tmp_path, "t", read=(0, 0), write=(3, 0))
+    assert query.batch() == []
+    assert query.batch() is None
+
+
+def test_what_is_not_synced_waits(tmp_path: Path) -> None:
+    write_queue(tmp_path, "t", [messages(0, 2)])
+    query = Query(tmp_path)
+    write_segment(tmp_path, "t", 0, content(messages(0, 3))[:-5])
+
+    assert query.batch() == bodies(0, 2)
+    assert query.batch() is None
+    write_queue(tmp_path, "t", [messages(0, 3)])
+    assert query.batch() == bodies(2, 1)
+
+
+def test_new_topics_are_read_from_their_beginning(tmp_path: Path) -> None:
+    write_queue(tmp_path, "a", [messages(0, 1)])
+    query = Query(tmp_path)
+    assert query.batch() == bodies(0, 1)
+
+    write_queue(tmp_path, "b", [messages(10, 2)], read=(0, RECORD))
+    write_queue(tmp_path, "b:ch", [messages(20, 1)])
+    assert query.batch() == bodies(10, 2) + bodies(20, 1)
+    assert query.batch() is None
+
+
+def test_a_queue_without_metadata_waits_for_its_first_sync(tmp_path: Path) -> None:
+    write_segment(tmp_path, "t", 0, content(messages(0, 2))[:-3])
+    query = Query(tmp_path)
+
+    assert query.batch() is None
+    write_queue(tmp_path, "t", [messages(0, 2)])
+    assert query.batch() == bodies(0, 2)
+
+
+def test_a_limit_is_kept_and_shared(tmp_path: Path) -> None:
+    write_queue(tmp_path, "a", [messages(0, 50), messages(50, 50)])
+    write_queue(tmp_path, "b", [messages(200, 5)])
+    query = Query(tmp_path, maxRowsPerTrigger="20")
+    found: list[bytes] = []
+    batches = []
+
+    while (batch := query.batch()) is not None:
+        batches.append(batch)
+        found += batch
+
+    assert [len(batch) for batch in batches] == [20, 20, 20, 20, 20, 5]
+    assert sorted(found) == sorted(bodies(0, 100) + bodies(200, 5))
+    assert set(bodies(200, 5)) <= set(batches[0])
+    query.limit = ReadAllAvailable()
+    assert query.batch() is None
+
+
+def test_a_limit_below_the_number_of_queues(tmp_path: Path) -> None:
+    for name in "abcde":
+        write_queue(tmp_path, name, [messages(ord(name), 2)])
+    query = Query(tmp_path)
+    query.limit = ReadMaxRows(3)
+    sizes = []
+
+    while (batch := query.batch()) is not None:
+        sizes.append(len(batch))
+
+    assert sizes == [3, 3, 3, 1]
+
+
+def test_a_limit_passes_damage(tmp_path: Path) -> None:
+    damaged = bytearray(content(messages(0, 6)))
+    damaged[3 * RECORD] = 0xFF
+    write_queue(tmp_path, "t", [messages(0, 6), messages(6, 3)])
+    write_segment(tmp_path, "t", 0, bytes(damaged))
+    query = Query(tmp_path, maxRowsPerTrigger="2")
+    found: list[bytes] = []
+
+    while (batch := query.batch()) is not None:
+        assert len(batch) <= 2
+        found += batch
+
+    assert found == bodies(0, 3) + bodies(6, 3)
+
+
+def test_available_now_stops_at_what_was_there(tmp_path: Path) -> None:
+    write_queue(tmp_path, "t", [messages(0, 5)])
+    query = Query(tmp_path, maxRowsPerTrigger="3")
+    query.reader.prepareForTriggerAvailableNow()
+    write_queue(tmp_path, "t", [messages(0, 9)])
+    write_queue(tmp_path, "u", [messages(20, 1)])
+
+    assert query.batch() == bodies(0, 3)
+    assert query.batch() == bodies(3, 2)
+    assert query.batch() is None
+
+
+def test_a_restart_goes_on_from_the_offset(tmp_path: Path) -> None:
+    write_queue(tmp_path, "t", [messages(0, 5)])
+    first = Query(tmp_path)
+    assert first.batch() == bodies(0, 5)
+    write_queue(tmp_path, "t", [messages(0, 8)], read=(0, 7 * RECORD))
+
+    second = Query(tmp_path, offset=first.offset)
+
+    assert second.batch() == bodies(5, 3)
+
+
+def test_a_batch_that_is_run_again_has_the_same_rows(tmp_path: Path) -> None:
+    write_queue(tmp_path, "t", [messages(0, 5)])
+    query = Query(tmp_path)
+    start = query.offset
+    write_queue(tmp_path, "u", [messages(20, 2), messages(22, 1)])
+    first = query.batch()
+    write_queue(tmp_path, "t", [messages(0, 6), messages(6, 4)], read=(0, 5 * RECORD))
+    write_queue(tmp_path, "u", [messages(20, 2), messages(22, 9)], read=(0, RECORD))
+
+    again = query.reader.partitions(start, query.offset)
+
+    rows = [
+        body
+        for each in again
+        for batch in query.reader.read(each)
+        for body in batch["body"].to_pylist()
+    ]
+    assert rows == first == bodies(0, 5) + bodies(20, 3)
+
+
+def test_a_segment_deleted_before_it_was_read_is_named(tmp_path: Path) -> None:
+    write_queue(tmp_path, "t", [messages(0, 2), messages(2, 2)])
+    query = Query(tmp_path)
+    segment_path(tmp_path, "t", 0).unlink()
+    write_metadata(tmp_path, "t", read=(1, 0), write=(1, 2 * RECORD))
+
+    with pytest.raises(SegmentLostError, match=r"segment 0 of queue t in .* was deleted before"):
+        query.batch()
+
+    lenient = Query(tmp_path, offset=query.offset, failOnDataLoss="false")
+    assert lenient.batch() == bodies(2, 2)
+
+
+def test_a_segment_deleted_after_it_was_read_is_no_loss(tmp_path: Path) -> None:
+    write_queue(tmp_path, "t", [messages(0, 2)])
+    query = Query(tmp_path)
+    assert query.batch() == bodies(0, 2)
+    segment_path(tmp_path, "t", 0).unlink()
+    write_metadata(tmp_path, "t", read=(1, 0), write=(1, 0))
+
+    assert query.batch() == []
+    write_segment(tmp_path, "t", 1, content(messages(2, 1)))
+    write_metadata(tmp_path, "t", read=(1, 0), write=(1, RECORD))
+    assert query.batch() == bodies(2, 1)
+    query.close()
+
+
+def test_one_that_grew_before_it_was_deleted_is_a_loss(tmp_path: Path) -> None:
+    write_queue(tmp_path, "t", [messages(0, 2)])
+    query = Query(tmp_path)
+    assert query.batch() == bodies(0, 2)
+    with segment_path(tmp_path, "t", 0).open("ab") as file:
+        file.write(content(messages(2, 1)))
+    segment_path(tmp_path, "t", 0).unlink()
+    write_metadata(tmp_path, "t", read=(1, 0), write=(1, 0))
+
+    with pytest.raises(SegmentLostError, match=f"from offset {2 * RECORD} on"):
+        query.batch()
+    query.close()
+
+
+def test_a_queue_that_goes_back_is_noticed(tmp_path: Path) -> None:
+    write_queue(tmp_path, "t", [messages(0, 2), messages(2, 2)])
+    query = Query(tmp_path)
+    query.batch()
+    segment_path(tmp_path, "t", 1).unlink()
+    write_queue(tmp_path, "t", [messages(10, 1)])
+
+    with pytest.raises(SegmentLostError, match=r"queue t in .* went back from 1:100 to 0:50"):
+        query.batch()
+
+    lenient = Query(tmp_path, offset=query.offset, failOnDataLoss="false")
+    assert lenient.batch() == bodies(10, 1)
+    assert lenient.batch() is None
+
+
+def test_a_topic_that_is_deleted_and_made_anew(tmp_path: Path) -> None:
+    write_queue(tmp_path, "t", [messages(0, 5)])
+    query = Query(tmp_path)
+    query.batch()
+    shutil.rmtree(tmp_path)
+    tmp_path.mkdir()
+    assert query.batch() == []
+
+    write_queue(tmp_path, "t", [messages(20, 1)])
+    assert query.batch() == bodies(20, 1)
+
+
+def test_the_lag_is_what_is_behind_the_offset(tmp_path: Path) -> None:
+    write_queue(tmp_path, "t", [messages(0, 5)])
+    query = Query(tmp_path, maxRowsPerTrigger="1")
+    query.batch()
+
+    latest = StreamOffset.from_json(query.reader.reportLatestOffset())
+
+    assert query.offset["end"] == {str(tmp_path): {"t": f"0:{RECORD}"}}
+    assert latest.end == {(str(tmp_path), "t"): (0, 5 * RECORD)}
+
+
+@pytest.mark.parametrize("option", ["since", "until", "includeBad", "includeUnsynced"])
+def test_options_that_make_no_sense_are_refused(option: str, tmp_path: Path) -> None:
+    value = "true" if option.startswith("include") else "-1h"
+
+    with pytest.raises(ValueError, match="a stream"):
+        Query(tmp_path, **{option: value})
+
+
+def test_a_strange_offset_is_refused() -> None:
+    with pytest.raises(ValueError, match="not an offset of format nsq"):
+        StreamOffset.from_json({"end": {"d": {"t": "x"}}, "begin": {}})
+
+
+@pytest.fixture(scope="module")
+def scratch() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name) / "node"
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), st.sampled_from("abc"), st.integers(1, 12)),
+        st.tuples(st.just("read"), st.just(""), st.integers(1, 9)),
+        st.tuples(st.just("restart"), st.just(""), st.just(0)),
+    ),
+    max_size=25,
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(steps)
+def test_every_message_comes_once_whatever_the_order(
+    scratch: Path, script: list[tuple[str, str, int]]
+) -> None:
+    """Queues that grow and roll; a stream that is limited, and restarted from its offset."""
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir()
+    queues: dict[str, DiskQueue] = {}
+    query = Query(scratch)
+    put: list[bytes] = []
+    found: list[bytes] = []
+    for what, name, number in [*script, ("read", "", 10**6), ("read", "", 10**6)]:
+        if what == "put":
+            if name not in queues:
+                queues[name] = DiskQueue(scratch, name, max_bytes_per_file=4 * RECORD)
+            for _ in range(number):
+                new = message(len(put))
+                queues[name].put([new.record()[4:]])
+                put.append(new.body)
+            queues[name].sync()
+        elif what == "restart":
+            query.close()
+            query = Query(scratch, offset=query.offset)
+        else:
+            query.limit = ReadMaxRows(number)
+            batch = query.batch() or []
+            assert len(batch) <= number
+            found += batch
+    query.close()
+    for queue in queues.values():
+        queue.close()
+
+    assert sorted(found) == sorted(put)
+
+
+def test_a_gap_of_billions_of_segments_takes_no_time(tmp_path: Path) -> None:
+    """Metadata of a disk that went bad."""
+    write_queue(tmp_path, "t", [messages(0, 2)])
+    query = Query(tmp_path, failOnDataLoss="false")
+    assert query.batch() == bodies(0, 2)
+    write_metadata(tmp_path, "t", read=(0, 0), write=(9_000_000_000, RECORD))
+
+    strict = Query(tmp_path, offset=query.offset)
+    with pytest.raises(SegmentLostError, match="and so was all up to segment 9000000000"):
+        strict.batch()
+
+    assert query.batch() == []

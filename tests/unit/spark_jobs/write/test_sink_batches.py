@@ -1,0 +1,156 @@
+"""Rows become commands: framed right, cut at the limits, in order; options are checked."""
+
+import struct
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
+
+from spark_jobs.write.publisher import PublishError, check_topic, encode_batch, encode_deferred
+from spark_jobs.write.sink import check_sink_schema, commands_of, frame_bodies, parse_sink_options
+
+bodies_lists = st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=50)
+
+
+def options(**more: str) -> dict[str, str]:
+    return {"addresses": "127.0.0.1:4150"} | more
+
+
+def decode(data: bytes) -> tuple[str, list[bytes]]:
+    """The topic and bodies of an MPUB, as nsqd reads it."""
+    line, _, rest = data.partition(b"\n")
+    verb, topic = line.decode().split(" ")
+    assert verb == "MPUB"
+    size, count = struct.unpack_from(">ii", rest)
+    assert size == len(rest) - 4
+    bodies = []
+    position = 8
+    for _ in range(count):
+        (length,) = struct.unpack_from(">i", rest, position)
+        bodies.append(rest[position + 4 : position + 4 + length])
+        position += 4 + length
+    assert position == len(rest)
+    return topic, bodies
+
+
+@settings(deadline=None)
+@given(bodies_lists, st.integers(0, 3))
+def test_framing(bodies: list[bytes], skipped: int) -> None:
+    array = pa.array([b"skipped"] * skipped + bodies).slice(skipped)
+
+    framed, ends = frame_bodies(array)
+
+    assert framed[: ends[-1]] == b"".join(struct.pack(">i", len(b)) + b for b in bodies)
+    assert ends.tolist()[-1] == sum(len(b) + 4 for b in bodies)
+
+
+@settings(deadline=None)
+@given(bodies_lists, st.integers(1, 20), st.integers(1, 200))
+def test_batches_keep_the_limits(bodies: list[bytes], batch_size: int, batch_bytes: int) -> None:
+    parsed = parse_sink_options(
+        options(topic="t", batchSize=str(batch_size), batchBytes=str(batch_bytes))
+    )
+    batch = pa.record_batch({"body": pa.array(bodies)})
+
+    commands = [command for _, command in commands_of(batch, parsed)]
+
+    decoded = [decode(command.data)[1] for command in commands]
+    assert [body for part in decoded for body in part] == bodies
+    assert [command.message_count for command in commands] == [len(part) for part in decoded]
+    for part in decoded:
+        assert len(part) <= batch_size
+        assert len(part) == 1 or sum(len(body) + 4 for body in part) <= batch_bytes
+
+
+def test_topics_and_deferred_rows() -> None:
+    batch = pa.record_batch(
+        {
+            "topic": pa.array(["a", "b", "a", "b"]),
+            "body": pa.array(["1", "2", "3", "4"]),
+            "defer_ms": pa.array([None, 5000, 0, -3], pa.int32()),
+        }
+    )
+
+    found = [
+        (topic, command.data)
+        for topic, command in commands_of(batch, parse_sink_options(options()))
+    ]
+
+    assert found == [
+        ("a", encode_batch("a", 2, b"\0\0\0\x011\0\0\0\x013").data),
+        ("b", b"DPUB b 5000\n\0\0\0\x012"),
+        ("b", encode_batch("b", 1, b"\0\0\0\x014").data),
+    ]
+    assert encode_deferred("b", b"2", 5000).data == found[1][1]
+
+
+@pytest.mark.parametrize("name", ["a", "a.b-c_D9", "x#ephemeral", "a" * 64])
+def test_topics(name: str) -> None:
+    check_topic(name)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a\nb", "a\n", "é", "a" * 65, "#ephemeral", "x#other"])
+def test_what_is_no_topic(name: str) -> None:
+    with pytest.raises(PublishError, match="not the name of a topic"):
+        check_topic(name)
+
+
+def test_addresses() -> None:
+    parsed = parse_sink_options({"addresses": "a:1, b , [::1]:9"})
+
+    assert parsed.publisher.addresses == (("a", 1), ("b", 4150), ("::1", 9))
+
+
+@pytest.mark.parametrize(
+    ("given_options", "text"),
+    [
+        ({"addresses": "a", "lookupd": "b"}, "either addresses"),
+        ({"addresses": "a:99999"}, "host:port"),
+        ({"addresses": "a", "batchBytes": "x"}, "batchBytes is a size"),
+        ({"addresses": "a", "maxRate": "-1"}, "maxRate is a number"),
+        ({"addresses": "a", "tls": "maybe"}, "tls is true or false"),
+    ],
+)
+def test_wrong_options(given_options: dict[str, str], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        parse_sink_options(given_options)
+
+
+@pytest.mark.parametrize(
+    ("columns", "topic", "text"),
+    [
+        ("x int", "t", "needs a column body of type binary or string; it is not there"),
+        ("body int", "t", "needs a column body of type binary or string; it is int"),
+        ("body string", None, "needs the option topic or a column topic"),
+        ("body string, topic int", None, "needs a column topic of type string"),
+        ("body string, defer_ms string", "t", "needs a column defer_ms of type long"),
+    ],
+)
+def test_frames_that_cannot_be_published(columns: str, topic: str | None, text: str) -> None:
+    parsed = parse_sink_options(options() if topic is None else options(topic=topic))
+    types = {"int": IntegerType(), "string": StringType(), "binary": BinaryType()}
+    fields = [each.split(" ") for each in columns.split(", ")]
+    schema = StructType([StructField(name, types[kind]) for name, kind in fields])
+
+    with pytest.raises(ValueError, match=text):
+        check_sink_schema(schema, parsed)
+
+
+@pytest.mark.parametrize(
+    ("columns", "text"),
+    [
+        ({"body": [b"x", b""], "topic": ["t", "t"]}, "no body, and NSQ has no empty messages"),
+        ({"body": [b"x", None], "topic": ["t", "t"]}, "no body, and NSQ has no empty messages"),
+        ({"body": [b"x", b"y"], "topic": ["t", None]}, "a row has no topic"),
+        ({"body": [b"x", b"y"], "topic": ["t", "t\nNOP"]}, "not the name of a topic"),
+    ],
+)
+def test_rows_that_cannot_be_published(columns: dict[str, list[object]], text: str) -> None:
+    with pytest.raises(PublishError, match=text):
+        list(commands_of(pa.record_batch(columns), parse_sink_options(options())))
+
+
+def test_sparks_own_options_are_ignored() -> None:
+    parse_sink_options(options(path="x", checkpointLocation="y", queryName="z"))
