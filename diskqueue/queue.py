@@ -62,7 +62,7 @@ from diskqueue.segment import (
     Limits,
 )
 from diskqueue.sidecar import Sidecar
-from diskqueue.sync_job import FsyncTarget, SyncJob, remove_queue
+from diskqueue.sync_job import SyncJob, remove_queue
 from diskqueue.writer import Writer
 
 # A queue whose records are all committed gives up a segment of this size at the next sync, and any
@@ -439,9 +439,7 @@ class DiskQueue:
         self._job = None
         self._note_deleted(job)
         if job.are_segments_durable:
-            for target in job.targets:
-                if target.state.end <= target.size_bytes:
-                    self._writer.release(target.state)
+            self._writer.note_durable(job.targets)
         if error is None:
             self._note_durable(job)
             return
@@ -486,13 +484,13 @@ class DiskQueue:
             metadata = self._make_metadata(read)
             finished = self._progress.plan_finished(read, durable_position(self._durable_text))
             removals = list(self._progress.retired)
-        job = SyncJob(
+        return SyncJob(
             directory=self._directory,
             name=self.name,
             metadata_path=layout.metadata_path(self._directory, self.name),
             metadata=metadata,
             durable_text=self._durable_text,
-            targets=[],
+            targets=self._writer.fsync_targets(),
             has_new_files=self._writer.has_new_files,
             removals=removals,
             removal_paths=[self._writer.path_of(segment) for segment in removals],
@@ -502,15 +500,6 @@ class DiskQueue:
             commit_count=self._commit_count,
             lock=self._lock,
         )
-        try:
-            for segment in self._writer.dirty:
-                path = self._writer.path_of(segment)
-                fd = self._writer.duplicate_fd(segment)
-                job.targets.append(FsyncTarget(segment, path, fd, segment.end))
-        except OSError:
-            job.release()
-            raise
-        return job
 
     def _free_if_consumed(self) -> None:
         """Completes the segment being written if all its records are committed, so that it goes."""

@@ -155,7 +155,7 @@ def walk(path: str, start: int = 0, end: int | None = None, limits: Limits | Non
     count = 0
     position = start
     try:
-        for offset, _, starts, ends in _iter_pieces(path, start, end, limits or Limits()):
+        for offset, _, starts, ends in iter_blocks(path, start, end, limits or Limits()):
             count += len(starts)
             position = offset + ends[-1]
     except CorruptSegmentError as error:
@@ -177,15 +177,20 @@ def iter_records(
         CorruptSegmentError: the chain breaks; every record before that place has been yielded.
         OSError: the file cannot be read.
     """
-    for offset, data, starts, ends in _iter_pieces(path, start, end, limits or Limits()):
+    for offset, data, starts, ends in iter_blocks(path, start, end, limits or Limits()):
         for payload_start, payload_end in zip(starts, ends, strict=True):
             yield offset + payload_start - PREFIX_BYTES, data[payload_start:payload_end]
 
 
-def _iter_pieces(
+def iter_blocks(
     path: str, position: int, end: int | None, limits: Limits
 ) -> Iterator[tuple[int, bytes, list[int], list[int]]]:
-    """Yields (offset of the piece, piece, payload starts, payload ends), never without a record."""
+    """Yield (offset of the block, block, payload starts, payload ends), never without a record.
+
+    Raises:
+        CorruptSegmentError: the chain breaks; every record before that place has been yielded.
+        OSError: the file cannot be read.
+    """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         if end is None:

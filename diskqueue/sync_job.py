@@ -30,19 +30,9 @@ from dataclasses import dataclass, field, replace
 from diskqueue import layout
 from diskqueue.recovery import SegmentState
 from diskqueue.sidecar import Consumed, FinishedPlan, Sidecar
+from diskqueue.writer import FsyncTarget
 
-_REWRITE_BYTES = 1024 * 1024
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
-
-
-@dataclass(slots=True)
-class FsyncTarget:
-    """A segment whose content up to `size_bytes` the job makes durable."""
-
-    state: SegmentState
-    path: str
-    fd: int  # the job's own descriptor, or -1 to open the path
-    size_bytes: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,13 +79,11 @@ class SyncJob:
     def release(self) -> None:
         """Closes the descriptors; called by whoever ends the job."""
         for target in self.targets:
-            if target.fd >= 0:
-                os.close(target.fd)
-                target.fd = -1
+            target.close()
 
     def _run_steps(self) -> None:
         for target in self.targets:
-            _fsync_segment(target)
+            target.fsync()
         self.are_segments_durable = True
         if self.metadata is None:
             if self.has_new_files:
@@ -141,37 +129,6 @@ class SyncJob:
         for entry in consumed[len(self.deleted) :]:
             layout.remove(layout.segment_path(self.directory, self.name, entry.segment.number))
             self.deleted.append(entry)
-
-
-def _fsync_segment(target: FsyncTarget) -> None:
-    state = target.state
-    try:
-        if state.is_suspect:
-            _rewrite(target.path, state.synced_end, target.size_bytes)
-        elif target.fd >= 0:
-            os.fsync(target.fd)
-        else:
-            _rewrite(target.path, 0, 0)
-    except OSError:
-        state.is_suspect = True
-        raise
-    state.is_suspect = False
-    state.synced_end = target.size_bytes
-
-
-def _rewrite(path: str, start: int, end: int) -> None:
-    """Writes a part of a file over itself, so that the fsync that follows has something to do."""
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        while start < end:
-            piece = os.pread(fd, min(_REWRITE_BYTES, end - start), start)
-            if not piece:
-                raise OSError(errno.EIO, f"{path} ends at {start}, not at {end}")
-            layout.write_all(fd, piece, start)
-            start += len(piece)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def remove_queue(directory: str, name: str, segments: Iterable[SegmentState]) -> None:

@@ -5,10 +5,11 @@ write names its offset, so what a failed write left behind is overwritten if it 
 """
 
 import contextlib
+import errno
 import logging
 import os
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -17,6 +18,7 @@ from diskqueue.recovery import SegmentState
 from diskqueue.segment import Limits, walk
 
 _COPY_BYTES = 1024 * 1024
+_REWRITE_BYTES = 1024 * 1024
 # Completed segments that wait for their fsync with the descriptor open; more are opened again then.
 _MAX_HELD_FDS = 8
 # Known starts of records in the segment being written: at least this far apart, at most so many.
@@ -35,6 +37,42 @@ class _Crossing:
     created: list[SegmentState]
     # Where the last one ended: no longer true once there was another append.
     created_end: int
+
+
+@dataclass(slots=True)
+class FsyncTarget:
+    """A segment whose content up to `size_bytes` shall become durable; any thread may do it."""
+
+    state: SegmentState
+    path: str
+    fd: int  # a descriptor of its own, or -1 to open the path
+    size_bytes: int
+
+    def fsync(self) -> None:
+        """Make the content durable; after a failed fsync, write it once more before.
+
+        Raises:
+            OSError: it may not be durable.
+        """
+        state = self.state
+        try:
+            if state.is_suspect:
+                _rewrite(self.path, state.synced_end, self.size_bytes)
+            elif self.fd >= 0:
+                os.fsync(self.fd)
+            else:
+                _rewrite(self.path, 0, 0)
+        except OSError:
+            state.is_suspect = True
+            raise
+        state.is_suspect = False
+        state.synced_end = self.size_bytes
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
 
 
 class Writer:
@@ -83,6 +121,33 @@ class Writer:
             self.dirty.append(segment)
         if position - self._marks[-1] >= self._mark_gap_bytes:
             self._add_mark(position)
+
+    def append_buffers(self, buffers: Sequence[bytes]) -> None:
+        """Append whole records to the current segment, with one write, however large it gets.
+
+        The caller decides when another segment begins, with `start_new_segment`.
+
+        Args:
+            buffers: at most as many as the kernel takes in one call, which are 1024 on Linux.
+
+        Raises:
+            OSError: nothing was appended.
+        """
+        segment = self.segment
+        if self._fd < 0:
+            self._fd = self._open(segment)
+        try:
+            written = os.pwritev(self._fd, buffers, segment.end)
+            size_bytes = sum(map(len, buffers))
+            if written < size_bytes:
+                # The disk or a quota is almost full: the next write says so.
+                layout.write_all(self._fd, b"".join(buffers)[written:], segment.end + written)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, segment.end)
+            raise
+        segment.end += size_bytes
+        self._mark_dirty(segment)
 
     def _append_across_segments(self, data: bytes, lengths: Sequence[int]) -> None:
         """Appends records that do not all fit into the current segment.
@@ -291,14 +356,29 @@ class Writer:
             os.close(segment.fd)
             segment.fd = -1
 
-    def duplicate_fd(self, segment: SegmentState) -> int:
-        """A descriptor for the fsync of a dirty segment, or -1 if it has to be opened by its path.
+    def fsync_targets(self) -> list[FsyncTarget]:
+        """List the segments that are not durable, each with a descriptor to be closed.
 
         Raises:
             OSError: the process has no descriptors left.
         """
-        fd = self._fd if segment is self.segment else segment.fd
-        return os.dup(fd) if fd >= 0 else -1
+        targets: list[FsyncTarget] = []
+        try:
+            for segment in self.dirty:
+                fd = self._fd if segment is self.segment else segment.fd
+                fd = os.dup(fd) if fd >= 0 else -1
+                targets.append(FsyncTarget(segment, self.path_of(segment), fd, segment.end))
+        except OSError:
+            for target in targets:
+                target.close()
+            raise
+        return targets
+
+    def note_durable(self, targets: Iterable[FsyncTarget]) -> None:
+        """Forget that segments need an fsync, after theirs, unless more was appended since."""
+        for target in targets:
+            if target.state.end <= target.size_bytes:
+                self.release(target.state)
 
     def close(self) -> None:
         """Closes all descriptors."""
@@ -366,6 +446,21 @@ def _write_or_undo(fd: int, data: bytes | memoryview, position: int) -> None:
         with contextlib.suppress(OSError):
             os.ftruncate(fd, position)
         raise
+
+
+def _rewrite(path: str, start: int, end: int) -> None:
+    """Write a part of a file over itself, so that the fsync that follows has something to do."""
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        while start < end:
+            piece = os.pread(fd, min(_REWRITE_BYTES, end - start), start)
+            if not piece:
+                raise OSError(errno.EIO, f"{path} ends at {start}, not at {end}")
+            layout.write_all(fd, piece, start)
+            start += len(piece)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _copy(path: str, start: int, end: int, target_fd: int) -> int:

@@ -1,0 +1,123 @@
+"""Writer: several buffers in one write, and what an fsync covers."""
+
+import errno
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from diskqueue.recovery import SegmentState
+from diskqueue.writer import Writer
+
+NAME = "q"
+
+
+def open_writer(path: Path, *, max_bytes_per_file: int = 100) -> Writer:
+    return Writer(str(path), NAME, SegmentState(0), max_bytes_per_file, logging.getLogger("test"))
+
+
+def content_of(path: Path, number: int) -> bytes:
+    return (path / f"{NAME}.diskqueue.{number:06d}.dat").read_bytes()
+
+
+def test_buffers_are_one_write_into_the_current_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = open_writer(tmp_path, max_bytes_per_file=10)
+    writes: list[int] = []
+    pwritev: Callable[[int, list[bytes], int], int] = os.pwritev
+
+    def write(fd: int, buffers: list[bytes], position: int) -> int:
+        writes.append(len(buffers))
+        return pwritev(fd, buffers, position)
+
+    monkeypatch.setattr(os, "pwritev", write)
+    writer.append_buffers([b"first", b"and more than fits"])
+    writer.append_buffers([b"third"])
+    writer.close()
+
+    assert writes == [2, 1]
+    assert content_of(tmp_path, 0) == b"firstand more than fitsthird"
+    assert (writer.segment.number, writer.segment.end) == (0, 28)
+
+
+def test_a_short_write_of_buffers_is_carried_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = open_writer(tmp_path)
+
+    def write_a_part(fd: int, buffers: list[bytes], position: int) -> int:
+        return os.pwrite(fd, b"".join(buffers)[:7], position)
+
+    writer.append_buffers([b"before"])
+    monkeypatch.setattr(os, "pwritev", write_a_part)
+    writer.append_buffers([b"first", b"second"])
+    writer.close()
+
+    assert content_of(tmp_path, 0) == b"beforefirstsecond"
+
+
+def test_a_failed_write_of_buffers_leaves_no_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = open_writer(tmp_path)
+    writer.append_buffers([b"before"])
+
+    def write_a_part(fd: int, buffers: list[bytes], position: int) -> int:
+        os.pwrite(fd, b"".join(buffers)[:7], position)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwritev", write_a_part)
+        with pytest.raises(OSError, match="No space"):
+            writer.append_buffers([b"first", b"second"])
+
+    assert content_of(tmp_path, 0) == b"before"
+    assert writer.segment.end == 6
+    writer.close()
+
+
+def test_a_segment_stays_dirty_if_it_grew_since_its_fsync(tmp_path: Path) -> None:
+    writer = open_writer(tmp_path)
+    writer.append_buffers([b"completed"])
+    writer.start_new_segment()
+    writer.append_buffers([b"grows"])
+
+    targets = writer.fsync_targets()
+    writer.append_buffers([b"more"])
+    for target in targets:
+        target.fsync()
+        target.close()
+    writer.note_durable(targets)
+
+    assert [segment.number for segment in writer.dirty] == [1]
+    assert writer.dirty[0].synced_end == 5
+    writer.close()
+
+
+def test_no_descriptor_is_left_of_targets_that_could_not_all_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = open_writer(tmp_path)
+    writer.append_buffers([b"completed"])
+    writer.start_new_segment()
+    writer.append_buffers([b"grows"])
+    dup = os.dup
+    made: list[int] = []
+
+    def run_out(fd: int) -> int:
+        if made:
+            raise OSError(errno.EMFILE, "Too many open files")
+        made.append(dup(fd))
+        return made[0]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "dup", run_out)
+        with pytest.raises(OSError, match="Too many open files"):
+            writer.fsync_targets()
+
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(made[0])
+    writer.close()
