@@ -10,6 +10,7 @@ import errno
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 from diskqueue import layout, resync
 from diskqueue.errors import CorruptSegmentError
@@ -275,7 +276,8 @@ class Reader:
 
     def _read_one(self) -> bytes:
         """The record at the position if it is one: larger than max_bytes, or than the limit."""
-        damage = find_damage(self._fd, self.position, self.limit, self._limits)
+        end = min(self.limit, os.fstat(self._fd).st_size)
+        damage = find_damage(partial(os.pread, self._fd), self.position, end, self._limits)
         if damage is not None:
             raise CorruptSegmentError(
                 self._path(), self.position, damage.reason, is_torn=damage.is_torn

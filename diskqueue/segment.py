@@ -16,9 +16,10 @@ leads into the middle of another record, is still seen.
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeAlias
 
 from diskqueue.errors import CorruptSegmentError
 
@@ -27,6 +28,9 @@ PREFIX_BYTES = PREFIX.size
 # The header of a message; a record of exactly this size has an empty body.
 MIN_RECORD_BYTES = 26
 DEFAULT_MAX_RECORD_BYTES = 1024 * 1024 + MIN_RECORD_BYTES
+
+# Reads so many bytes at such an offset of a file: `partial(os.pread, fd)`, or a remote file's read.
+ReadAt: TypeAlias = Callable[[int, int], bytes]
 
 _READ_BYTES = 1024 * 1024
 # Below this many records the loop is as fast as proving that they all have one size.
@@ -115,18 +119,21 @@ def _split_mixed(
     return starts, ends
 
 
-def find_damage(fd: int, position: int, end: int, limits: Limits) -> Damage | None:
-    """Why no record stands at `position` of a segment that ends at `end`, or None if one does.
+def find_damage(read_at: ReadAt, position: int, end: int, limits: Limits) -> Damage | None:
+    """Say why no record stands at `position` of a segment, or return None if one does.
+
+    Args:
+        read_at: reads a number of bytes at an offset of the file, fewer only at its end.
+        end: where the content ends; not beyond the end of the file.
 
     Raises:
         OSError: the file cannot be read.
     """
-    end = min(end, os.fstat(fd).st_size)
     damage: Damage | None = None
     # Ends: every turn but the last moves on by more than max_record_bytes.
     while True:
         available = end - position
-        prefix = os.pread(fd, PREFIX_BYTES, position) if available >= PREFIX_BYTES else b""
+        prefix = read_at(PREFIX_BYTES, position) if available >= PREFIX_BYTES else b""
         if len(prefix) < PREFIX_BYTES:
             left = max(available, 0)
             return damage or Damage(f"the segment ends {left} bytes into a record", is_torn=True)
@@ -142,7 +149,7 @@ def find_damage(fd: int, position: int, end: int, limits: Limits) -> Damage | No
         position += PREFIX_BYTES + length
         if length <= limits.max_record_bytes or position == end:
             return None
-        # Above the present limit: believed only if what follows is a record too.
+        # Above the present limit: believed only if a record follows, or the end.
         damage = damage or Damage(f"invalid record size ({length})", is_torn=False)
 
 
@@ -199,7 +206,9 @@ def iter_blocks(
             data = os.pread(fd, min(_READ_BYTES, end - position), position)
             starts, ends = split_records(data, 0, len(data), len(data), limits)
             if not starts:
-                damage = find_damage(fd, position, end, limits)
+                damage = find_damage(
+                    partial(os.pread, fd), position, min(end, os.fstat(fd).st_size), limits
+                )
                 if damage is not None:
                     raise CorruptSegmentError(path, position, damage.reason, is_torn=damage.is_torn)
                 data = read_record(fd, position)

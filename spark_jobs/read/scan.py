@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from diskqueue.salvage import find_spans
-from diskqueue.segment import PREFIX, PREFIX_BYTES, Damage, Limits
+from diskqueue.segment import PREFIX, PREFIX_BYTES, Damage, Limits, find_damage
 from spark_jobs.read.columns import Constants, Piece
 from spark_jobs.read.lanes import Offsets, find_records
 from spark_jobs.read.options import Mode
@@ -248,7 +248,7 @@ class _Walk:
             if len(offsets):
                 yield Piece(self._buffer, size, offsets, end, base=position)
             else:
-                damage = self._find_damage(position)
+                damage = find_damage(self._read_at, position, self._end, self._limits)
                 if damage is not None:
                     yield self._corruption(damage, position)
                     return
@@ -265,39 +265,19 @@ class _Walk:
         kind = "torn" if damage.is_torn else "damaged"
         return Corruption(kind, self._slice, position, self._slice.end - position, damage.reason)
 
-    def _find_damage(self, position: int) -> Damage | None:
-        """Why no record stands here, or None if one does; `diskqueue.segment` has the rules."""
-        limits = self._limits
-        first: Damage | None = None
-        prefix = bytearray(PREFIX_BYTES)
-        # Ends: every turn but the last moves on by more than max_record_bytes.
-        while True:
-            available = self._end - position
-            if available < PREFIX_BYTES or self._read(prefix, position, 4) < PREFIX_BYTES:
-                left = max(available, 0)
-                return first or Damage(f"the segment ends {left} bytes into a record", True)
-            (length,) = PREFIX.unpack(prefix)
-            if length < limits.min_record_bytes:
-                return first or Damage(f"invalid record size ({length})", False)
-            if length > available - PREFIX_BYTES:
-                reason = f"a record of {length} bytes runs past the end of the segment"
-                return first or Damage(reason, length <= limits.max_record_bytes)
-            position += PREFIX_BYTES + length
-            if length <= limits.max_record_bytes or position == self._end:
-                return None
-            # Above the limit: believed only if what follows is a record too.
-            first = first or Damage(f"invalid record size ({length})", False)
-
     def _read_record(self, position: int) -> bytearray:
-        prefix = bytearray(PREFIX_BYTES)
-        self._read(prefix, position, PREFIX_BYTES)
-        (length,) = PREFIX.unpack(prefix)
+        (length,) = PREFIX.unpack(self._read_at(PREFIX_BYTES, position))
         record = bytearray(PREFIX_BYTES + length)
         if self._read(record, position, len(record)) < len(record):
             raise SegmentLostError(
                 f"segment {self._slice.file_name} was cut short while it was read"
             )
         return record
+
+    def _read_at(self, size: int, position: int) -> bytes:
+        """Read so many bytes at an offset; fewer only at the end of the file."""
+        data = bytearray(size)
+        return bytes(data[: self._read(data, position, size)])
 
     def _read(self, buffer: bytearray, position: int, size: int) -> int:
         """Fills the buffer's first `size` bytes; fewer only at the end of the file."""
