@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from nsqd.config import flags
-from nsqd.config.flags import BOOL, DURATION, INT, TEXT, OptionsError, flag
+from nsqd.config.flags import OptionsError, flag
+from nsqd.config.kinds import BOOL, DURATION, INT, TEXT
 from nsqd.config.logs import LOG_LEVEL, LogLevel
 from nsqd.runtime.listen import split_address
 

@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs nsqd until it stops, and returns its exit code."""
+    """Run nsqd until it stops, and return its exit code."""
     try:
         options = Options.from_argv(sys.argv[1:] if argv is None else argv)
     except CommandLineExit as early:
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _find_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop if it is installed; None stands for asyncio's own loop."""
+    """Return uvloop's factory if it is installed, None for asyncio's own loop."""
     try:
         import uvloop
     except ImportError:

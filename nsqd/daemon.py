@@ -42,6 +42,7 @@ from nsqd.runtime.event_loop import (
     LoopScheduler,
     SpinPoll,
     run_in_threads,
+    start_task,
 )
 from nsqd.runtime.listen import (
     ListenError,
@@ -53,7 +54,6 @@ from nsqd.runtime.listen import (
     serve,
 )
 from nsqd.runtime.metadata_store import MetadataStore
-from nsqd.runtime.tasks import start_task
 from nsqd.settings import broker_settings, command_limits, identify_limits
 from nsqd.stats.statsd import make_statsd
 from nsqd.tcp.auth import AuthState, query_auth

@@ -1,7 +1,7 @@
-"""Node: what the HTTP API, statsd and the metrics see of the daemon.
+"""Node: the view of the daemon that the HTTP API, statsd and the metrics have.
 
-One value that the daemon makes when it serves, instead of the daemon itself: what is not here, the
-API cannot touch.
+The daemon makes one value when it serves and passes it on instead of itself: the API can touch only
+the fields that are here.
 """
 
 from collections.abc import Awaitable, Callable
@@ -35,7 +35,7 @@ class Node:
 
     @property
     def health(self) -> str:
-        """ "OK", or what is wrong: with the queues' disk, then with the history that is kept."""
+        """ "OK", or the trouble: of the queues' disk, then of the archive."""
         broker = self.broker
         trouble = broker.archives.health if broker.archives is not None else ""
         if not trouble:

@@ -1,4 +1,4 @@
-"""The options turned into the values that each part of nsqd needs: no part knows of options."""
+"""The options turned into the settings of each part of nsqd: parts never see the options."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from nsqd.protocol.identify import IdentifyLimits
 
 
 def broker_settings(options: Options) -> BrokerSettings:
-    """Return what topics, channels and their queues obey."""
+    """Return the settings of topics, channels and their queues."""
     return BrokerSettings(
         mem_queue_size=options.mem_queue_size,
         disk=DiskSettings(
@@ -43,7 +43,7 @@ def broker_settings(options: Options) -> BrokerSettings:
 
 
 def command_limits(options: Options) -> CommandLimits:
-    """Return what commands are checked against."""
+    """Return the bounds of commands."""
     return CommandLimits(
         max_msg_size=options.max_msg_size,
         max_body_size=options.max_body_size,
@@ -53,7 +53,7 @@ def command_limits(options: Options) -> CommandLimits:
 
 
 def identify_limits(options: Options, *, has_tls: bool) -> IdentifyLimits:
-    """Return what a client may negotiate."""
+    """Return the bounds of a client's negotiation."""
     return IdentifyLimits(
         version=nsqd.PROTOCOL_VERSION,
         max_rdy_count=options.max_rdy_count,

@@ -25,21 +25,21 @@ _HARMLESS_METHODS = frozenset((b"GET", b"HEAD", b"OPTIONS"))
 
 
 def refuse_plain_http(https_port: int) -> Callable[[Request], Response | None]:
-    """Refuse what does not come over TLS; nsqadmin goes on to the HTTPS port that is named."""
+    """Refuse plain HTTP; nsqadmin goes on to the HTTPS port that the refusal names."""
     body = b'{"message": "TLS_REQUIRED", "https_port": %d}' % https_port
     refusal = Response(403, body, content_type=JSON_CONTENT_TYPE)
     return lambda request: None if request.is_tls else refusal
 
 
 class CorsPolicy:
-    """Tells browsers which other sites' pages may read our replies."""
+    """Tell browsers which other sites' pages may read the replies."""
 
     def __init__(self, origins: Iterable[str]) -> None:
         """Args: origins: such as `https://admin.example`; `*` stands for all."""
         self._origins = frozenset(origins)
 
     def mark(self, request: Request) -> None:
-        """Put the headers for its origin on the reply, whatever the reply will be."""
+        """Put the headers for the request's origin on its reply, also on an error."""
         origin = request.headers.get(b"origin", b"").decode("latin-1")
         if not origin:
             return
@@ -59,7 +59,7 @@ class CorsPolicy:
 
 
 class BearerToken:
-    """Asks for the token that a file holds before anything is changed or a message is shown."""
+    """Demand the token that a file holds before a change, and before a message is shown."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class BearerToken:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Args:
-            guarded_paths: those where even a GET changes something, or shows messages.
+            guarded_paths: paths where even a GET changes something, or shows messages.
 
         Raises:
             OptionsError: the file holds no token.

@@ -1,4 +1,4 @@
-"""POST /topic/* and /channel/*: what operators do to topics and channels.
+"""POST /topic/* and /channel/*: create, delete, empty, pause and unpause.
 
 A deletion, pause or unpause is answered when nsqd.dat has it, so that no crash undoes it. If the
 disk does not take it for a while the answer comes anyway: the change is in force, and nsqd.dat
@@ -11,8 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
-from nsqd.api.disk import disk_error
-from nsqd.api.topics import get_channel, get_topic, get_valid_topic_name
+from nsqd.api.topics import disk_error, get_channel, get_topic, get_valid_topic_name, internal_error
 from nsqd.broker.errors import ClosedError
 from nsqd.http.arguments import get_argument, get_names
 from nsqd.http.server import EMPTY, HttpError, Request, Response, Router
@@ -33,7 +32,7 @@ _Reply: TypeAlias = Response | Awaitable[Response]
 
 
 class AdminRoutes:
-    """Creates, deletes, empties, pauses and unpauses."""
+    """The routes of an operator who changes topics and channels."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -80,7 +79,7 @@ class AdminRoutes:
         try:
             self._broker.delete_topic(topic.name)
         except OSError as error:
-            raise _disk_error("delete", topic.name, error) from error
+            raise internal_error("delete", topic.name, error) from error
         return self._persisted()
 
     def _empty_topic(self, request: Request) -> Response:
@@ -88,7 +87,7 @@ class AdminRoutes:
         try:
             topic.empty()
         except OSError as error:
-            raise _disk_error("empty", topic.name, error) from error
+            raise internal_error("empty", topic.name, error) from error
         return EMPTY
 
     def _pause_topic(self, request: Request) -> _Reply:
@@ -115,8 +114,8 @@ class AdminRoutes:
     def _check_disk(self) -> None:
         """Refuse a creation that a restart would forget.
 
-        Subscribers may still create channels: a disk that is full of what no channel has taken
-        would never be emptied otherwise.
+        Subscribers may still create channels: the backlog of a topic without channels could never
+        be consumed otherwise, and the disk stay full.
         """
         obstacle = self._broker.disk_health.find_creation_obstacle()
         if obstacle is not None:
@@ -127,7 +126,7 @@ class AdminRoutes:
         try:
             topic.delete_channel(channel.name)
         except OSError as error:
-            raise _disk_error("delete", f"{topic.name}:{channel.name}", error) from error
+            raise internal_error("delete", f"{topic.name}:{channel.name}", error) from error
         return self._persisted()
 
     def _empty_channel(self, request: Request) -> Response:
@@ -135,7 +134,7 @@ class AdminRoutes:
         try:
             channel.empty()
         except OSError as error:
-            raise _disk_error("empty", f"{topic.name}:{channel.name}", error) from error
+            raise internal_error("empty", f"{topic.name}:{channel.name}", error) from error
         return EMPTY
 
     def _pause_channel(self, request: Request) -> _Reply:
@@ -152,14 +151,9 @@ class AdminRoutes:
 
 
 async def persist(node: Node) -> None:
-    """Wait until nsqd.dat has what was changed, but not for ever."""
+    """Wait until nsqd.dat has the change, but not longer than PERSIST_TIMEOUT_S."""
     try:
         async with asyncio.timeout(PERSIST_TIMEOUT_S):
             await node.persist()
     except TimeoutError:
         logger.warning("HTTP: answered before the change is in nsqd.dat")
-
-
-def _disk_error(verb: str, name: str, error: OSError) -> HttpError:
-    logger.error("HTTP: failed to %s %s - %s", verb, name, error)
-    return HttpError(500, "INTERNAL_ERROR")

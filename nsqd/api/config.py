@@ -1,6 +1,6 @@
 """GET and PUT /config/:opt: the options in force, and the two that can change at run time.
 
-What is put here is gone after a restart, as in nsqd.
+A changed option is back to its flag after a restart, as in nsqd.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from nsqd.stats.statsd import expand_prefix
 
 
 class ConfigRoutes:
-    """Shows and changes options."""
+    """The routes that show and change options."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -43,7 +43,7 @@ class ConfigRoutes:
         elif key == "broadcast_http_port":
             value = node.broadcast_http_port
         elif key == "auth_http_addresses":
-            # Whoever may ask need not know the password that nsqd has for its auth server.
+            # The reader of the options need not know the password for the auth server.
             value = list(map(logs.redact, node.options.auth_http_addresses))
         return Response.text(value) if isinstance(value, str) else Response.json(value)
 

@@ -18,7 +18,7 @@ from nsqd.broker.limits.values import (
     is_valid_suffix,
 )
 from nsqd.broker.topic import Topic
-from nsqd.config.flags import format_duration, parse_duration
+from nsqd.config.kinds import format_duration, parse_duration
 from nsqd.http.arguments import parse_count
 from nsqd.http.server import HttpError, Request, Response, Router
 from nsqd.node import Node

@@ -2,11 +2,10 @@
 
 import base64
 import json
-import logging
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from nsqd.api.topics import get_channel, get_topic, get_valid_topic_name
+from nsqd.api.topics import get_channel, get_topic, get_valid_topic_name, internal_error
 from nsqd.broker.peek import PeekedMessage, Place, peek_channel, peek_topic
 from nsqd.http.arguments import get_names, parse_count
 from nsqd.http.server import (
@@ -19,21 +18,19 @@ from nsqd.http.server import (
 )
 from nsqd.node import Node
 
-logger = logging.getLogger(__name__)
-
 DEFAULT_COUNT = 10
 MAX_COUNT = 100
 
 
 class PeekRoutes:
-    """Shows messages, waiting ones first, then those in flight, then deferred ones."""
+    """The routes that show messages: waiting ones, then those in flight, then deferred ones."""
 
     PATHS = ("/topic/peek", "/channel/peek")
 
     def __init__(self, node: Node) -> None:
         self._broker = node.broker
         options = node.options
-        # Who has to AUTH before SUB must not find the bodies here: then only the token opens.
+        # Where clients must AUTH before SUB, bodies are shown only to holders of the token.
         self._is_open = not options.auth_http_addresses or bool(options.http_auth_token_file)
 
     def add_to(self, router: Router) -> None:
@@ -47,7 +44,7 @@ class PeekRoutes:
         try:
             messages = peek_topic(topic, count, places)
         except OSError as error:
-            raise _disk_error(topic.name, error) from error
+            raise internal_error("peek into", topic.name, error) from error
         return self._reply(request, {"topic": topic.name}, messages)
 
     def _peek_channel(self, request: Request) -> Response:
@@ -56,7 +53,7 @@ class PeekRoutes:
         try:
             messages = peek_channel(channel, count, places)
         except OSError as error:
-            raise _disk_error(f"{topic.name}:{channel.name}", error) from error
+            raise internal_error("peek into", f"{topic.name}:{channel.name}", error) from error
         return self._reply(request, {"topic": topic.name, "channel": channel.name}, messages)
 
     def _reply(
@@ -129,11 +126,6 @@ def _places(request: Request) -> Iterable[Place]:
         return [Place(name) for name in text.split(",")]
     except ValueError as error:
         raise HttpError(400, "INVALID_ARG_WHERE") from error
-
-
-def _disk_error(name: str, error: OSError) -> HttpError:
-    logger.error("HTTP: failed to peek into %s - %s", name, error)
-    return HttpError(500, "INTERNAL_ERROR")
 
 
 def _refuse(_request: Request) -> Response:

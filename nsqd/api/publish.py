@@ -1,7 +1,7 @@
 """POST /pub and /mpub: messages over HTTP.
 
-/pub is the hot one: producers repeat one target for ever, the router has it taken apart already,
-and what is left is to look up the topic and hand over the body.
+/pub is the hot route: producers repeat one target, which the router has parsed already; the topic
+is looked up, and the body handed over.
 """
 
 import asyncio
@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import TypeAlias
 
-from nsqd.api.disk import disk_error
-from nsqd.api.topics import get_valid_topic_name
+from nsqd.api.topics import disk_error, get_valid_topic_name
 from nsqd.broker.broker import Broker
 from nsqd.broker.errors import ClosedError, DepthLimitError, DrainingError
 from nsqd.broker.queue.receipt import Receipt
@@ -30,7 +29,7 @@ _MIN_BINARY_MESSAGE_BYTES = 5
 
 
 class PublishRoutes:
-    """Hands what is posted to the broker."""
+    """Publish the bodies of requests."""
 
     def __init__(
         self, broker: Broker, *, max_msg_size: int, max_body_size: int, max_defer_ms: int
@@ -67,7 +66,7 @@ class PublishRoutes:
         topic = self._topics.get(query.get("topic", ""))
         if topic is None or "defer" in query or not topic.takes_messages:
             return self._publish(request, (body,))
-        # The name of a topic that is there need not be looked at: half a microsecond in ten.
+        # A topic that exists has a valid name; another check would take half a microsecond of ten.
         try:
             receipt = topic.publish((body,))
         except DepthLimitError as error:
@@ -148,7 +147,7 @@ class PublishRoutes:
 
 
 def _wait_for(receipt: Receipt, name: str) -> asyncio.Future[Response]:
-    """Answer when what was published is durable."""
+    """Return the answer that comes when the receipt is settled: the messages are durable."""
     reply: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
     def answer(error: OSError | None) -> None:

@@ -1,7 +1,7 @@
-"""nsqd's HTTP API: the table of its routes, and what is common to all requests.
+"""nsqd's HTTP API: the table of its routes, and the checks that all requests pass.
 
-The routes are thin and live beside this file by noun: `http_publish.py`, `http_admin.py`,
-`stats_json.py`. `make_router` is the door: the daemon serves what it returns.
+The routes are thin and live beside this file by noun: `publish.py`, `admin.py`, `peek.py`. The
+daemon serves the router of `make_router`.
 """
 
 import socket
@@ -14,7 +14,7 @@ from nsqd.api.limits import LimitRoutes
 from nsqd.api.peek import PeekRoutes
 from nsqd.api.publish import PublishRoutes
 from nsqd.broker.health import HEALTHY
-from nsqd.config.flags import duration_ns
+from nsqd.config.kinds import duration_ns
 from nsqd.config.options import TLSRequired
 from nsqd.http.debug import DebugRoutes
 from nsqd.http.server import (
@@ -36,7 +36,7 @@ from nsqd.stats.text import render_text
 
 
 def make_router(node: Node) -> Router:
-    """Make the table of all routes."""
+    """Make the router with all routes."""
     router = Router()
     options = node.options
     PublishRoutes(
@@ -55,7 +55,7 @@ def make_router(node: Node) -> Router:
 
 
 def make_before_hook(node: Node) -> BeforeHook | None:
-    """Make what looks at each request before its route does; None if nothing has to.
+    """Make the check that each request passes before its route; None if there is none.
 
     Raises:
         OptionsError: the file with the token can't be read.

@@ -1,10 +1,16 @@
-"""The topic or channel of nsqd that a request is about."""
+"""The topic or channel that a request names, and the answer if its disk refuses."""
+
+import logging
 
 from nsqd.broker.broker import Broker
 from nsqd.broker.channel import Channel
+from nsqd.broker.health import FULL_ERRNOS
 from nsqd.broker.topic import Topic
 from nsqd.http.arguments import get_topic_name
 from nsqd.http.server import HttpError, Request
+from nsqd.protocol.causes import cause_of
+
+logger = logging.getLogger(__name__)
 
 
 def get_valid_topic_name(request: Request) -> str:
@@ -39,3 +45,15 @@ def get_channel(broker: Broker, topic_name: str, channel_name: str) -> tuple[Top
     if channel is None:
         raise HttpError(404, "CHANNEL_NOT_FOUND")
     return topic, channel
+
+
+def disk_error(error: OSError) -> HttpError:
+    """Return the answer to a client whose request the disk refused; nsqd says EXITING."""
+    code = "DISK_FULL" if error.errno in FULL_ERRNOS else "DISK_ERROR"
+    return HttpError(503, f"{code}: {cause_of(error)}")
+
+
+def internal_error(verb: str, name: str, error: OSError) -> HttpError:
+    """Log why a queue could not be emptied, deleted or read; return the answer that NSQ gives."""
+    logger.error("HTTP: failed to %s %s - %s", verb, name, error)
+    return HttpError(500, "INTERNAL_ERROR")

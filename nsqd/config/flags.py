@@ -3,7 +3,7 @@
 Each field made with `flag()` is one option: its flag, its TOML key, its kind, default, bounds and
 help. `load()` reads argv in the syntax of Go's flag package, because nsqd's scripts and unit files
 are written in it, then the TOML file named by --config. A flag beats the file, the file beats the
-default. Nothing here prints or exits: what ends the program early is raised to `main()`.
+default. Nothing here prints or exits: `CommandLineExit` and the errors are raised to `main()`.
 """
 
 import dataclasses
@@ -17,53 +17,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from nsqd import PROTOCOL_VERSION, __version__
-from nsqd.config.kinds import (
-    BOOL,
-    DURATION,
-    FLOATS,
-    INT,
-    TEXT,
-    TEXTS,
-    Kind,
-    duration_ns,
-    format_duration,
-    parse_bool,
-    parse_duration,
-    parse_int,
-    special,
-    toml_text,
-)
+from nsqd.config.kinds import BOOL, TEXT, Kind, toml_text
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
-
-__all__ = [
-    "BOOL",
-    "DURATION",
-    "FLOATS",
-    "INT",
-    "TEXT",
-    "TEXTS",
-    "CommandLineExit",
-    "ConfigError",
-    "Flag",
-    "Kind",
-    "OptionsError",
-    "check_bounds",
-    "config_value",
-    "declared_flags",
-    "duration_ns",
-    "flag",
-    "format_duration",
-    "load",
-    "markdown_table",
-    "parse_bool",
-    "parse_duration",
-    "parse_int",
-    "special",
-    "usage",
-    "version_text",
-]
 
 T = TypeVar("T")
 OptionsT = TypeVar("OptionsT", bound="DataclassInstance")
@@ -110,11 +67,11 @@ class Flag:
 
     name: str
     kind: Kind[Any]
-    # What the help calls the value.
+    # The word for the value in the help.
     noun: str
     help_text: str
     default: Callable[[], Any]
-    # What help and README say instead of the default, where that differs between machines.
+    # Shown by help and README in place of a default that differs between machines.
     default_text: str | None
     # The key in the config file; None for an option that only the command line has.
     toml_key: str | None
@@ -124,7 +81,7 @@ class Flag:
     heading: str | None
 
     def shown_default(self) -> str:
-        """The default as help and README print it; empty for "off"."""
+        """Return the default as help and README print it; empty for "off"."""
         if self.default_text is not None:
             return self.default_text
         shown: str = self.kind.show(self.default())
@@ -145,12 +102,12 @@ def flag(
     maximum: float | None = None,
     heading: str | None = None,
 ) -> T:
-    """Declares a dataclass field as an option.
+    """Declare a dataclass field as an option.
 
     Args:
         default: the value, or a function that computes it.
-        noun: what the help calls the value, if not by its kind.
-        default_text: what the help shows for a computed default.
+        noun: the word for the value in the help, if not that of its kind.
+        default_text: shown by the help for a computed default.
         toml_key: its key in the config file, if not the name with underscores.
         in_config: whether the config file may set it.
         minimum, maximum: inclusive bounds, for `check_bounds()`.
@@ -173,13 +130,13 @@ def flag(
 
 
 def declared_flags(options: "type[DataclassInstance] | DataclassInstance") -> dict[str, Flag]:
-    """The options of a dataclass by field name, in order of declaration."""
+    """Return the options of a dataclass by field name, in order of declaration."""
     fields = dataclasses.fields(options)
     return {field.name: field.metadata["flag"] for field in fields if "flag" in field.metadata}
 
 
 def load(options: type[OptionsT], argv: Sequence[str], *, program: str) -> OptionsT:
-    """Reads argv, then the file that --config names, into the dataclass.
+    """Read argv, then the file that --config names, into the dataclass.
 
     With --version the config file is left alone, as nsqd does.
 
@@ -196,7 +153,7 @@ def load(options: type[OptionsT], argv: Sequence[str], *, program: str) -> Optio
 
 
 def check_bounds(options: "DataclassInstance") -> None:
-    """Holds every option against the bounds of its declaration.
+    """Check every option against the bounds of its declaration.
 
     Raises:
         OptionsError: naming the flag and the bound.
@@ -212,7 +169,7 @@ def check_bounds(options: "DataclassInstance") -> None:
 
 
 def config_value(options: "DataclassInstance", toml_key: str) -> object:
-    """The option with that TOML key, as JSON holds it: durations in ns, enums as integers.
+    """Return the option with that TOML key, as JSON holds it: durations in ns, enums as integers.
 
     Raises:
         KeyError: no option has that key.
@@ -225,7 +182,7 @@ def config_value(options: "DataclassInstance", toml_key: str) -> object:
 
 
 def version_text(program: str) -> str:
-    """What --version prints. Scripts take the vX.Y.Z out of it, so that is NSQ's, not ours."""
+    """Return the line of --version. Its vX.Y.Z is NSQ's version, which scripts take out of it."""
     python = platform.python_version()
     return f"{program} v{PROTOCOL_VERSION} (built w/python{python}, nsqd-python {__version__})"
 
@@ -233,7 +190,7 @@ def version_text(program: str) -> str:
 def _parse_argv(
     options: "type[DataclassInstance]", argv: Sequence[str], program: str
 ) -> dict[str, object]:
-    """The given options by field name."""
+    """Return the given options by field name."""
     by_name = {item.name: (field, item) for field, item in declared_flags(options).items()}
     given: dict[str, object] = {}
     remaining = deque(argv)
@@ -264,7 +221,7 @@ def _parse_argv(
 
 
 def _parsed(declared: Flag, text: str, earlier: object) -> object:
-    """The flag's value, joined to an earlier one if the flag is a list.
+    """Return the flag's value, joined to an earlier one if the flag is a list.
 
     Raises:
         ValueError: with the whole message.
@@ -272,9 +229,9 @@ def _parsed(declared: Flag, text: str, earlier: object) -> object:
     try:
         value: object = declared.kind.parse(text)
     except ValueError as error:
-        what, flag_word = ("boolean value", "") if declared.kind.is_boolean else ("value", "flag ")
+        noun, flag_word = ("boolean value", "") if declared.kind.is_boolean else ("value", "flag ")
         raise ValueError(
-            f"invalid {what} {_quoted(text)} for {flag_word}-{declared.name}: {error}"
+            f"invalid {noun} {_quoted(text)} for {flag_word}-{declared.name}: {error}"
         ) from error
     if declared.kind.join is not None and earlier is not None:
         value = declared.kind.join(earlier, value)
@@ -286,7 +243,7 @@ def _quoted(text: str) -> str:
 
 
 def _read_config(options: "type[DataclassInstance]", path: str) -> dict[str, object]:
-    """The options that the TOML file sets, by field name; unknown keys are ignored.
+    """Return the options that the TOML file sets, by field name; unknown keys are ignored.
 
     Raises:
         ConfigError: the file cannot be read, or a value does not fit.
@@ -324,7 +281,7 @@ def _convert(declared: Flag, value: object) -> object:
 
 
 def usage(options: "type[DataclassInstance]", program: str) -> str:
-    """The help text: every flag under its group's heading, with type, default and meaning."""
+    """Return the help: every flag under its group's heading, with type, default and meaning."""
     lines = [
         f"Usage: {program} [--flag=value ...]",
         "",
@@ -357,14 +314,14 @@ def _default_note(declared: Flag) -> str:
 
 
 def _meaning(declared: Flag) -> str:
-    """The help text, with the key in the config file where it does not follow from the flag."""
+    """Return the help text, with the key in the config file where the flag does not tell it."""
     if declared.toml_key in {None, declared.name.replace("-", "_")}:
         return declared.help_text
     return f"{declared.help_text}; `{declared.toml_key}` in the config file"
 
 
 def markdown_table(options: "type[DataclassInstance]") -> str:
-    """The options as Markdown: a heading and a table per group, for the README."""
+    """Return the options as Markdown: a heading and a table per group, for the README."""
     lines: list[str] = []
     for declared in declared_flags(options).values():
         if declared.heading is not None:

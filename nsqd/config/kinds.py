@@ -1,7 +1,7 @@
 """The kinds of values an option can have, and how each is spelled.
 
 Command lines follow Go's strconv and time packages; config files hold TOML values, which convert as
-nsqd converts them. Pure functions: text or TOML in, a value or a ValueError out.
+nsqd converts them. Pure functions: text or a TOML value in, a value or a ValueError out.
 """
 
 import re
@@ -36,7 +36,7 @@ class Kind(Generic[T]):
 
 
 def toml_text(value: object) -> str:
-    """A TOML value as log lines show it: booleans as TOML writes them, the rest as Python does."""
+    """Return a TOML value as log lines show it: booleans as in TOML, the rest as in Python."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -58,7 +58,7 @@ _DURATION_PART = re.compile(r"([0-9]*)(?:\.([0-9]*))?(" + "|".join(_UNIT_NS) + "
 
 
 def parse_duration(text: str) -> float:
-    """Seconds from Go's notation: `1m30s`, `250ms`, `-1.5h`, `0`.
+    """Return the seconds of Go's notation: `1m30s`, `250ms`, `-1.5h`, `0`.
 
     Raises:
         ValueError: anything else, a bare number included, or more than 292 years.
@@ -85,7 +85,7 @@ def parse_duration(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """Seconds in Go's notation: `1m0s`, `250ms`, `3m23.581426829s`, `0s`."""
+    """Return seconds in Go's notation: `1m0s`, `250ms`, `3m23.581426829s`, `0s`."""
     nanoseconds = duration_ns(seconds)
     sign = "-" if nanoseconds < 0 else ""
     nanoseconds = abs(nanoseconds)
@@ -105,7 +105,7 @@ def format_duration(seconds: float) -> str:
 
 
 def duration_ns(seconds: float) -> int:
-    """Whole nanoseconds, as the wire and HTTP carry durations."""
+    """Return whole nanoseconds, as the wire and HTTP carry durations."""
     return round(seconds * 1e9)
 
 
@@ -118,7 +118,7 @@ def _decimal(value: int, unit: int) -> str:
 
 
 def _duration_from_toml(value: object) -> float:
-    """A number counts milliseconds: the file format is older than its durations."""
+    """Read a number as milliseconds: the file format is older than its durations."""
     match value:
         case str():
             return parse_duration(value)
@@ -142,7 +142,7 @@ _INTEGER = re.compile(
 
 
 def parse_bool(text: str) -> bool:
-    """Go's spellings of true and false.
+    """Read Go's spellings of true and false.
 
     Raises:
         ValueError: any other text.
@@ -155,7 +155,7 @@ def parse_bool(text: str) -> bool:
 
 
 def _bool_from_toml(value: object) -> bool:
-    """Numbers in their normal sense; nsqd has them inverted, which nobody can want."""
+    """Read numbers in their normal sense: 1 is true, although the Go nsqd has them inverted."""
     match value:
         case bool():
             return value
@@ -168,7 +168,7 @@ def _bool_from_toml(value: object) -> bool:
 
 
 def parse_int(text: str) -> int:
-    """A 64-bit integer with Go's prefixes: 0x, 0b, 0o, a leading 0 for octal, and 1_000.
+    """Read a 64-bit integer with Go's prefixes: 0x, 0b, 0o, a leading 0 for octal, and 1_000.
 
     Raises:
         ValueError: not an integer, or too large.
@@ -205,7 +205,7 @@ def _text_from_toml(value: object) -> str:
 
 
 def _parse_text_item(text: str) -> tuple[str, ...]:
-    """A list flag takes one item, commas and all; an empty one clears what the file says."""
+    """Read one item of a list flag, commas and all; an empty one clears the list of the file."""
     return (text,) if text else ()
 
 
@@ -253,7 +253,7 @@ def _float_from_toml(value: object) -> float:
 
 
 def special(noun: str, parse: Callable[[str], T], show: Callable[[T], str], **more: Any) -> Kind[T]:
-    """A kind of its own spelling, which the config file uses too."""
+    """Return a kind of its own spelling, which the config file uses too."""
     return Kind(
         noun=noun,
         parse=parse,

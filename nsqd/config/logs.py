@@ -3,10 +3,10 @@
     [nsqd] 2026/11/15 23:28:27.011956 INFO: TCP: listening on 127.0.0.1:4150
     prefix date       local time      level text
 
-stdlib logging does the rest; only `__main__` configures it. What strangers send may be part of a
-line: it can neither begin one nor control a terminal, and what looks like a secret is left out,
-whoever logged it (`redact`). Whoever reads our stderr may be slow,
-stuck or gone, and none of that may stop the daemon: lines are dropped then, and counted.
+stdlib logging does the rest; only `__main__` configures it. A line may hold bytes that a client
+sent: they can neither begin a new line nor control a terminal, and passwords and tokens in them are
+replaced by *** (`redact`). The reader of stderr may be slow, stuck or gone without stopping the
+daemon: lines are dropped then, and counted.
 """
 
 import enum
@@ -19,15 +19,15 @@ import time
 from datetime import datetime
 from typing import TextIO
 
-from nsqd.config.flags import Kind, special
+from nsqd.config.kinds import Kind, special
 
 # A pipe that polls as writable takes this many bytes without blocking.
 _CHUNK_BYTES = select.PIPE_BUF
 # How long a full pipe may delay the daemon, once, before lines are dropped.
 PATIENCE_MS = 100
 
-# user:password@ of a URL, or of a host:port without a scheme. Whoever writes 16 KB of colons finds
-# both patterns bounded: each begins where a word does, or looks no farther than its count.
+# user:password@ of a URL, or of a host:port without a scheme. Both patterns are bounded, also for a
+# line of 16 KB of colons: each begins where a word does, or looks no farther than its count.
 _CREDENTIALS = re.compile(
     r"://[^/?#\s]*@|(?<![^\s/=\"'(,\[])[^\s/@:=\"'(]{1,64}:[^\s/@\"']{1,256}@(?=[\w\[])"
 )
@@ -37,7 +37,7 @@ _QUERY_SECRET = re.compile(
     r"[^=&;?\s]{0,32}=)[^&;#\s\"']*",
     re.IGNORECASE,
 )
-# Controls, other ends of lines, and what turns the direction of writing: a terminal would obey.
+# Controls, other ends of lines, and marks that turn the direction of writing; terminals obey them.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _HIDDEN = "***"
 
@@ -58,7 +58,7 @@ class LogLevel(enum.IntEnum):
 
 
 def parse_log_level(text: str) -> LogLevel:
-    """The level of that name, in any case.
+    """Return the level of that name, in any case.
 
     Raises:
         ValueError: there is none.
@@ -76,7 +76,7 @@ LOG_LEVEL: Kind[LogLevel] = special(
 
 
 def configure(prefix: str, level: LogLevel) -> None:
-    """Sends all logging to stderr, replacing what was configured before."""
+    """Send all logging to stderr, and drop an earlier handler of ours."""
     root = logging.getLogger()
     for handler in root.handlers[:]:
         if isinstance(handler, StderrHandler):
@@ -89,12 +89,12 @@ def configure(prefix: str, level: LogLevel) -> None:
 
 
 def set_level(level: LogLevel) -> None:
-    """Changes the level from now on, for all loggers."""
+    """Set the level of all loggers."""
     logging.getLogger().setLevel(level.stdlib_level)
 
 
 def fatal_line(program: str, text: str, *, level: str = "FATAL") -> None:
-    """Prints why the program cannot start, whatever log level and prefix were asked for."""
+    """Print why the program cannot start, at any log level and with the program as prefix."""
     line = _format_lines(f"[{program}] ", time.time(), level, text)
     StderrHandler(sys.stderr).write(line)
 
@@ -118,7 +118,7 @@ def _escape(match: re.Match[str]) -> str:
 
 
 class LineFormatter(logging.Formatter):
-    """Formats records as NSQ does; each line of a traceback or multi-line text gets the header."""
+    """Format records as NSQ does; each line of a traceback or multi-line text gets the header."""
 
     def __init__(self, prefix: str) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ class LineFormatter(logging.Formatter):
 def _format_lines(prefix: str, created: float, level: str, text: str) -> str:
     local_time = datetime.fromtimestamp(created).strftime("%Y/%m/%d %H:%M:%S.%f")
     header = f"{prefix}{local_time} {level}: "
-    # Nothing else ends a line: a stranger's word shall not make thousands of them.
+    # Only a line feed ends a line: a client's bytes must not make thousands of them.
     lines = redact(text).removesuffix("\n").split("\n")
     return "\n".join(header + _CONTROL.sub(_escape, line) for line in lines)
 
@@ -149,10 +149,10 @@ def _level_word(stdlib_level: int) -> str:
 
 
 class StderrHandler(logging.Handler):
-    """Writes lines to a stream, waits for a stuck reader once and briefly, and never raises.
+    """Write lines to a stream, wait for a stuck reader once and briefly, and never raise.
 
     Bytes go straight to the descriptor in chunks: only then does poll() know whether a write would
-    block, and nothing is left in a buffer to block or fail again at exit.
+    block, and no buffer is left that could block or fail again at exit.
     """
 
     def __init__(self, stream: TextIO | None) -> None:
@@ -182,7 +182,7 @@ class StderrHandler(logging.Handler):
             self._dropped_count += 1
 
     def write(self, line: str) -> bool:
-        """Writes one line; False if the reader did not take all of it."""
+        """Write one line; return False if the reader did not take all of it."""
         if self._stream is None:
             return True
         try:
@@ -209,7 +209,7 @@ def _record(stdlib_level: int, created: float, text: str) -> logging.LogRecord:
 
 
 def _descriptor_of(stream: TextIO | None) -> int | None:
-    """None for a stream in memory, and for stderr closed before we started."""
+    """Return None for a stream in memory, and for stderr closed before the start."""
     if stream is None:
         return None
     try:

@@ -3,8 +3,8 @@
 import enum
 import ssl
 
-from nsqd.config import flags
-from nsqd.config.flags import Kind
+from nsqd.config import kinds
+from nsqd.config.kinds import Kind
 
 
 class TLSRequired(enum.IntEnum):
@@ -28,7 +28,7 @@ def _parse_tls_required(text: str) -> TLSRequired:
     if spelled == "tcp-https":
         return TLSRequired.TCP_ONLY
     try:
-        return TLSRequired.EVERYWHERE if flags.parse_bool(spelled) else TLSRequired.NO
+        return TLSRequired.EVERYWHERE if kinds.parse_bool(spelled) else TLSRequired.NO
     except ValueError:
         raise ValueError("must be true, false or tcp-https") from None
 
@@ -64,10 +64,10 @@ def _parse_depth_policy(text: str) -> str:
     return text
 
 
-DEPTH_POLICY: Kind[str] = flags.special("|".join(DEPTH_POLICIES), _parse_depth_policy, str)
-TLS_REQUIRED: Kind[TLSRequired] = flags.special(
+DEPTH_POLICY: Kind[str] = kinds.special("|".join(DEPTH_POLICIES), _parse_depth_policy, str)
+TLS_REQUIRED: Kind[TLSRequired] = kinds.special(
     "true|false|tcp-https", _parse_tls_required, _show_tls_required, to_json=int, is_boolean=True
 )
-TLS_VERSION: Kind[ssl.TLSVersion] = flags.special(
+TLS_VERSION: Kind[ssl.TLSVersion] = kinds.special(
     "|".join(_TLS_VERSIONS), _parse_tls_version, _show_tls_version, to_json=int
 )

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from nsqd.config import flags
-from nsqd.config.flags import BOOL, DURATION, FLOATS, INT, TEXT, TEXTS, OptionsError, flag
+from nsqd.config.flags import OptionsError, flag
+from nsqd.config.kinds import BOOL, DURATION, FLOATS, INT, TEXT, TEXTS
 from nsqd.config.logs import LOG_LEVEL, LogLevel
 from nsqd.config.option_kinds import DEPTH_POLICY, TLS_REQUIRED, TLS_VERSION
 from nsqd.config.option_kinds import TLSRequired as TLSRequired
@@ -34,7 +35,7 @@ TOPOLOGY_AWARE_CONSUMPTION = "topology-aware-consumption"
 
 
 def default_node_id(hostname: str | None = None) -> int:
-    """The node id nsqd derives from the hostname, so that a changed daemon keeps its id."""
+    """Return the node id that the Go nsqd derives from the hostname, so that nodes keep theirs."""
     name = socket.gethostname() if hostname is None else hostname
     digest = hashlib.md5(name.encode(), usedforsecurity=False).digest()
     return zlib.crc32(digest) % _NODE_ID_COUNT
@@ -489,13 +490,13 @@ class Options:
     )
 
     def __post_init__(self) -> None:
-        # nsqd: whoever asks clients for certificates wants TLS from everybody.
+        # As in nsqd: asking clients for certificates makes TLS required.
         if self.tls_client_auth_policy and self.tls_required is TLSRequired.NO:
             object.__setattr__(self, "tls_required", TLSRequired.EVERYWHERE)
 
     @classmethod
     def from_argv(cls, argv: Sequence[str]) -> Self:
-        """The options of a command line, without the program's name, and of its config file.
+        """Read the options of a command line, without the program's name, and of its config file.
 
         Raises:
             flags.CommandLineExit: help was asked for, or argv is wrong.
@@ -509,12 +510,12 @@ class Options:
         return self.max_defer_timeout_s or self.max_req_timeout_s
 
     def has_experiment(self, name: str) -> bool:
-        """Whether that experiment was turned on."""
+        """Say whether that experiment was turned on."""
         return name in self.enable_experiment
 
 
 def config_value(options: Options, toml_key: str) -> object:
-    """The option as GET /config/:opt gives it: durations in ns, enums as integers.
+    """Return the option as GET /config/:opt gives it: durations in ns, enums as integers.
 
     Raises:
         KeyError: there is no such option, or only the command line has it.
@@ -523,7 +524,7 @@ def config_value(options: Options, toml_key: str) -> object:
 
 
 def check_limits(options: Options) -> None:
-    """Start-up checks 2 and 3 of nsqd, and the bounds of all other options.
+    """Make start-up checks 2 and 3 of nsqd, and check the bounds of all other options.
 
     Raises:
         OptionsError: with the text that follows "failed to instantiate nsqd - ".
@@ -542,7 +543,7 @@ def check_limits(options: Options) -> None:
 
 
 def check_tls(options: Options) -> None:
-    """Start-up check 5, to be made when the TLS files (4) have been read.
+    """Make start-up check 5, when the TLS files (4) have been read.
 
     Raises:
         OptionsError: as in `check_limits`.
@@ -553,7 +554,7 @@ def check_tls(options: Options) -> None:
 
 
 def check_services(options: Options) -> None:
-    """Start-up checks 7 and 8, to be made when the CA file (6) has been read.
+    """Make start-up checks 7 and 8, when the CA file (6) has been read.
 
     Raises:
         OptionsError: as in `check_limits`.
@@ -567,7 +568,7 @@ def check_services(options: Options) -> None:
 
 
 def check_options(options: Options) -> None:
-    """All checks that read no file, in nsqd's order.
+    """Make all checks that read no file, in nsqd's order.
 
     Raises:
         OptionsError: as in `check_limits`.
@@ -578,7 +579,7 @@ def check_options(options: Options) -> None:
 
 
 def markdown_table() -> str:
-    """The options as Markdown, for the README."""
+    """Return the options as Markdown, for the README."""
     return flags.markdown_table(Options)
 
 

@@ -14,7 +14,7 @@ import socket
 import ssl as tls
 from typing import Final
 
-from nsqd.config.flags import format_duration
+from nsqd.config.kinds import format_duration
 from nsqd.http.connection import HttpConnection, HttpService, RequestHook
 from nsqd.http.parser import BeforeHook, HttpLimits
 from nsqd.http.routes import (

@@ -1,4 +1,4 @@
-"""The data path as a whole: one nsqd at a time, and how far its past reaches."""
+"""The data path as a whole: its lock, and the newest date in it."""
 
 import contextlib
 import fcntl
@@ -9,7 +9,7 @@ from pathlib import Path
 from nsqd.broker.archive.archive import DIRECTORY_NAME
 from nsqd.config.flags import OptionsError
 
-# The farthest that a clock is believed to have been set back since the last life.
+# The farthest that a clock is believed to have been set back since the last run.
 MAX_CLOCK_STEP_NS = 365 * 24 * 3600 * 10**9
 
 
@@ -39,7 +39,7 @@ def lock_directory(path: Path) -> int:
 def newest_change_ns(path: Path) -> int:
     """Return when a file of the data path last changed: ids up to then may have been used.
 
-    A date far in the future is nobody's last life, and ids can't hold it.
+    A date far in the future comes from no earlier run of nsqd, and ids can't hold it.
     """
     latest = time.time_ns() + MAX_CLOCK_STEP_NS
     changes = _changes_in(path)
@@ -50,7 +50,7 @@ def newest_change_ns(path: Path) -> int:
 
 def _changes_in(path: Path) -> list[int]:
     with os.scandir(path) as entries:
-        # Not of what links lead to: they may lead to themselves.
+        # Links are not followed: they may lead to themselves.
         return [
             entry.stat(follow_symlinks=False).st_mtime_ns
             for entry in entries

@@ -1,12 +1,12 @@
-"""DiskWatch: looks after the data path.
+"""DiskWatch: measures the room on the data path, and finds out when a failing disk works again.
 
-It measures the room that is left. Below `--min-free-disk` publishes are refused, so that there is
-room for what nsqd owes those it has taken: the memory queues at shutdown, requeues, positions.
-With that option it also looks after as many appends as may have used the room up, on the loop: a
-look takes a microsecond, and where it hangs an append would have hung as well.
+Below `--min-free-disk` publishes are refused, so that there is room for the messages that were
+accepted before: the memory queues at shutdown, requeues, positions. With that option the room is
+also measured after as many appends as may have used it up, on the loop: a look takes a microsecond,
+and where it hangs an append would have hung as well.
 
-After a refused write it tries one itself, every second, until one succeeds: nobody may be sending
-publishes that would show that the disk has recovered.
+After a refused write DiskWatch writes a probe every second until one succeeds: publishers may have
+gone elsewhere, so that no publish would show that the disk has recovered.
 """
 
 import contextlib
@@ -27,9 +27,9 @@ PROBE_BYTES = 128 * 1024
 
 IDLE_INTERVAL_S = 10.0  # only for the metric
 INTERVAL_S = 1.0
-# No append is expected to be larger; --max-body-size is 5 MiB unless somebody has raised it.
+# No append is expected to be larger; --max-body-size is 5 MiB by default.
 MAX_APPEND_BYTES = 8 * 2**20
-# Others write to the disk too.
+# Other programs write to the disk too.
 MAX_UNSEEN_APPENDS = 1000
 # Publishes are taken again when this part of the limit is free beyond it.
 RESUME_SHARE = 10
@@ -40,7 +40,7 @@ MakeError = Callable[[], Exception]
 
 
 class DiskWatch:
-    """Watches one data path; `start` it before anybody publishes."""
+    """Watch one data path; `start` comes before the first publish."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class DiskWatch:
             self._timer = None
 
     def _hurry(self) -> None:
-        """Something failed: do not wait for the end of an idle interval."""
+        """Look soon, after a failure: do not wait for the end of an idle interval."""
         if not self._is_looking and not self._is_stopped:
             self._arm()
 
@@ -110,7 +110,7 @@ class DiskWatch:
     def _count_append(self) -> None:
         self._unseen_left -= 1
         if self._unseen_left <= 0 and not self._is_looking:
-            # What can't be measured here is told by the look in the thread.
+            # The look in the thread reports the error if the room cannot be measured.
             with contextlib.suppress(OSError):
                 self._measure()
             self._judge()
@@ -146,7 +146,7 @@ class DiskWatch:
         if error is None and not self._is_stopped:
             logger.info("NSQ: the disk takes writes again")
             self._health.wrote(PROBE_FILE_NAME, None)
-        # That it still refuses is known; what was measured counts all the same.
+        # A probe that failed is no news; the measured room counts all the same.
         self._looked(None)
 
     def _judge(self) -> None:

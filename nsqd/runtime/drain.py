@@ -1,8 +1,8 @@
 """Drain: how a node leaves a cluster without leaving messages behind.
 
-From `begin` on nothing can be published, the node is not ready and no nsqlookupd names it, while
+From `begin` on publishes are refused, the node is not ready and no nsqlookupd names it, while
 consumers go on until every channel is empty or the time is over. Then the daemon exits as on
-SIGTERM: what is left is on disk.
+SIGTERM: messages that are left are on disk.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 
 from nsqd.broker.broker import Broker
-from nsqd.runtime.tasks import start_task
+from nsqd.runtime.event_loop import start_task
 
 logger = logging.getLogger(__name__)
 

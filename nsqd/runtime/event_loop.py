@@ -1,12 +1,10 @@
-"""What nsqd makes of the event loop: the broker's scheduler, polling, and a garbage collector that
-stays out of the way.
-"""
+"""The event loop: the broker's scheduler on it, polling, tasks, and when garbage is collected."""
 
 import asyncio
 import gc
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from nsqd.broker.broker import Work
@@ -16,7 +14,7 @@ DENSE_READS_S = 0.0002
 LOAD_CHECK_S = 1.0
 CLOSING_THREADS = 16
 SWEEP_INTERVAL_S = 30.0
-# The collector is let loose on no more than this many objects: a few milliseconds.
+# The collector may look at this many objects, which takes a few milliseconds.
 SWEEP_MAX_OBJECTS = 50_000
 
 
@@ -38,7 +36,7 @@ class LoopScheduler:
     def run_in_thread(
         self, work: Callable[[], None], done: Callable[[OSError | None], None]
     ) -> None:
-        """Run blocking work in the executor; anything but an OSError is our fault, and fatal."""
+        """Run blocking work in the executor; any error but an OSError is a bug, and stops nsqd."""
 
         def finished(future: asyncio.Future[None]) -> None:
             error = future.exception()
@@ -50,11 +48,11 @@ class LoopScheduler:
 
 
 class SpinPoll:
-    """Keeps the loop awake for a moment under dense traffic, instead of going to sleep and back.
+    """Keep the loop awake for a moment under dense traffic, instead of letting it sleep.
 
     Waking a sleeping process costs a lone publisher that waits for its OK more than the rest of
-    the round trip: 12,000 publishes a second without, 25,000 with, on an idle virtual machine. It
-    takes a core to spare: on a busy machine it would keep the client from running.
+    the round trip: 12,000 publishes a second without polling, 25,000 with it, on an idle virtual
+    machine. Polling takes a core: on a busy machine it would keep the client from running.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, spin_s: float) -> None:
@@ -86,11 +84,11 @@ class SpinPoll:
 
 
 class GarbageSweeper:
-    """Runs the cyclic garbage collector only when it has little to look at.
+    """Run the cyclic garbage collector only when it has little to look at.
 
-    By itself it would stop the loop for half a second with millions of messages queued, to find
-    nothing: the hot path makes no cycles. What does (a failed request, a traceback) is swept up
-    here while the queues are short.
+    The automatic collector would stop the loop for half a second with millions of messages queued,
+    and find nothing: the hot path makes no cycles. Those of failed requests and tracebacks are
+    swept up here while the queues are short.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -99,7 +97,7 @@ class GarbageSweeper:
         self._survivor_count = 0
 
     def start(self) -> None:
-        """Take over from the automatic collector; what exists now is never looked at again."""
+        """Take over from the automatic collector; objects that exist now are never looked at."""
         gc.collect()
         gc.freeze()
         gc.disable()
@@ -114,7 +112,7 @@ class GarbageSweeper:
             gc.unfreeze()
 
     def _sweep(self) -> None:
-        # The first count is what has been made, less what has gone, since the last collection.
+        # The first count: objects made since the last collection, less those that went.
         if self._survivor_count + gc.get_count()[0] <= SWEEP_MAX_OBJECTS:
             gc.collect()
             self._survivor_count = len(gc.get_objects())
@@ -122,7 +120,7 @@ class GarbageSweeper:
 
 
 def run_in_threads(works: Sequence[Work]) -> list[OSError]:
-    """Run what blocks side by side: fsyncs that wait together are done together."""
+    """Run blocking work side by side: fsyncs that wait together are done together."""
     with ThreadPoolExecutor(CLOSING_THREADS, thread_name_prefix="closing") as threads:
         futures = [threads.submit(work) for work in works]
     errors = [future.exception() for future in futures]
@@ -130,3 +128,22 @@ def run_in_threads(works: Sequence[Work]) -> list[OSError]:
         if error is not None and not isinstance(error, OSError):
             raise error
     return [error for error in errors if isinstance(error, OSError)]
+
+
+def start_task(work: Coroutine[object, object, None], name: str) -> asyncio.Task[None]:
+    """Start a task; an error that ends it reaches the exception handler of the loop."""
+    task = asyncio.get_running_loop().create_task(work, name=name)
+    task.add_done_callback(_report_failure)
+    return task
+
+
+async def end_task(task: asyncio.Task[None]) -> None:
+    """Cancel a task and wait until it has ended; its own failure was reported when it happened."""
+    task.cancel()
+    await asyncio.wait([task])
+
+
+def _report_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        message = f"task {task.get_name()} failed"
+        task.get_loop().call_exception_handler({"message": message, "exception": error})

@@ -1,7 +1,7 @@
 """Listening sockets: host:port is TCP, anything else the path of a unix socket, as in nsqd.
 
-Whoever calls `listen` owns the socket: connections queue up in it until `serve` takes them, and
-`remove_unix_socket` is due when it is over.
+The caller of `listen` owns the socket: connections queue up in it until `serve` takes them, and the
+caller ends with `remove_unix_socket`.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ def listen(address: str) -> socket.socket:
         host_port = split_address(address)
         if host_port is None:
             return _listen_unix(address)
-        # Made anew it knows its protocol number, and asyncio sets TCP_NODELAY on what it accepts.
+        # Made anew it knows its protocol number, and asyncio sets TCP_NODELAY on its connections.
         return socket.socket(fileno=_listen_tcp(*host_port).detach())
     except (OSError, OverflowError) as error:
         raise ListenError(f"listen ({address}) failed - {_describe(error)}") from error
@@ -85,7 +85,7 @@ def format_address(name: object) -> str:
     """Return the name of a socket, or of its peer, as Go shows it.
 
     Args:
-        name: what `getsockname` or the transport's `peername` gives.
+        name: from `getsockname` or the transport's `peername`.
     """
     if isinstance(name, tuple):
         host, port = name[:2]
@@ -102,9 +102,9 @@ def port_of(listener: socket.socket | None) -> int:
 
 
 def remove_unix_socket(listener: socket.socket) -> None:
-    """Remove the file of a unix socket, so that nobody takes it for one that is served.
+    """Remove the file of a unix socket, which is not served any more.
 
-    If there is another file in its place by now, that is somebody else's and stays.
+    Another file in its place by now belongs to another process and stays.
     """
     if isinstance(listener, _UnixListener) and listener.file == _find_file(listener.path):
         with contextlib.suppress(FileNotFoundError):
@@ -112,17 +112,17 @@ def remove_unix_socket(listener: socket.socket) -> None:
 
 
 def raise_open_files_limit() -> None:
-    """Allow as many connections and queue files as the system lets us, as the Go runtime does."""
+    """Raise the limit of open files as far as the system allows, as the Go runtime does."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        except (ValueError, OSError) as error:  # macOS refuses what it calls unlimited
+        except (ValueError, OSError) as error:  # macOS refuses its own hard limit, "unlimited"
             logger.warning("at most %d open files, more are not allowed - %s", soft, error)
 
 
 class _UnixListener(socket.socket):
-    """Knows its file, even when it is closed."""
+    """A listener that knows its file, even when it is closed."""
 
     __slots__ = ("file", "path")
 
@@ -151,7 +151,7 @@ def _listen_unix(path: str) -> socket.socket:
 
 
 def _find_file(path: str) -> tuple[int, int, int] | None:
-    """What tells a file from the next one of that name, None if there is none."""
+    """Return the identity of a file, which another of that name does not have; None for none."""
     with contextlib.suppress(FileNotFoundError):
         status = os.stat(path)
         return status.st_dev, status.st_ino, status.st_mtime_ns
@@ -159,7 +159,7 @@ def _find_file(path: str) -> tuple[int, int, int] | None:
 
 
 def _is_stale(path: str) -> bool:
-    """Whether this is a socket that nobody listens on: left behind by a process that was killed."""
+    """Say whether this is a socket without a listener, left behind by a killed process."""
     if not stat.S_ISSOCK(os.stat(path).st_mode):
         return False
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:

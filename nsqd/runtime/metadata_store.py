@@ -11,7 +11,7 @@ from nsqd.broker.broker import Broker
 from nsqd.broker.channel import Channel
 from nsqd.broker.health import METADATA
 from nsqd.broker.topic import Topic
-from nsqd.runtime.tasks import start_task
+from nsqd.runtime.event_loop import start_task
 
 logger = logging.getLogger(__name__)
 
@@ -19,9 +19,9 @@ RETRY_S = 1.0
 
 
 class MetadataStore:
-    """Writes nsqd.dat when something changed: off the loop, one write for many changes.
+    """Write nsqd.dat after a change: off the loop, one write for many changes.
 
-    While the disk refuses it, it is tried again every second, and the broker is not healthy.
+    While the disk refuses it, the write is repeated every second and the broker is not healthy.
     """
 
     def __init__(self, broker: Broker, data_path: Path) -> None:
@@ -45,7 +45,7 @@ class MetadataStore:
     async def persist(self) -> None:
         """Return once nsqd.dat holds everything up to now, or the store was closed.
 
-        While the disk refuses it this waits: the caller knows for how long it makes sense.
+        While the disk refuses it this waits; the caller sets a timeout.
         """
         self.changed()
         while self._task is not None:

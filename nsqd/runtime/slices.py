@@ -1,4 +1,4 @@
-"""Long documents, rendered a slice at a time so that delivery goes on in between."""
+"""Long documents, rendered a slice at a time so that messages are delivered in between."""
 
 import asyncio
 import time
@@ -13,7 +13,7 @@ _Part = TypeVar("_Part")
 
 
 async def gather_slices(parts: Iterable[_Part]) -> list[_Part]:
-    """Gather what comes in parts, giving way to the rest of the daemon after each slice."""
+    """Gather parts, and let the rest of the daemon run after each slice."""
     clock = time.perf_counter
     gathered: list[_Part] = []
     deadline = clock() + SLICE_S

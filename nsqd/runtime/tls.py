@@ -22,18 +22,6 @@ from typing import Final, cast
 
 # The most plain bytes one TLS record holds.
 _RECORD_BYTES: Final = 16_384
-_MIN_VERSIONS: Final[dict[str | int, ssl.TLSVersion | None]] = {
-    "": None,
-    0: None,
-    "tls1.0": ssl.TLSVersion.TLSv1,
-    "tls1.1": ssl.TLSVersion.TLSv1_1,
-    "tls1.2": ssl.TLSVersion.TLSv1_2,
-    "tls1.3": ssl.TLSVersion.TLSv1_3,
-    ssl.TLSVersion.TLSv1.value: ssl.TLSVersion.TLSv1,
-    ssl.TLSVersion.TLSv1_1.value: ssl.TLSVersion.TLSv1_1,
-    ssl.TLSVersion.TLSv1_2.value: ssl.TLSVersion.TLSv1_2,
-    ssl.TLSVersion.TLSv1_3.value: ssl.TLSVersion.TLSv1_3,
-}
 _Subject = tuple[tuple[tuple[str, str], ...], ...]
 _OPENSSL_SUITE: Final = re.compile(
     r"(?:(ECDHE-ECDSA|ECDHE-RSA|DHE-RSA)-)?"
@@ -47,7 +35,7 @@ class TlsConfigError(Exception):
 
 
 def build_server_context(
-    cert: str, key: str, *, client_auth_policy: str, root_ca_file: str, min_version: str | int
+    cert: str, key: str, *, client_auth_policy: str, root_ca_file: str, min_version: ssl.TLSVersion
 ) -> ssl.SSLContext:
     """Return the context for incoming connections, TCP and HTTPS.
 
@@ -56,8 +44,8 @@ def build_server_context(
         key: PEM file with its private key, not encrypted.
         client_auth_policy: "", "require" or "require-verify".
         root_ca_file: PEM file with the authorities of client certificates; "" for the system's.
-        min_version: "tls1.0" to "tls1.3", or its number on the wire. Versions before 1.2 also need
-            an OpenSSL whose configuration lowers the security level; we never do.
+        min_version: versions before 1.2 also need an OpenSSL whose configuration lowers the
+            security level; nsqd never does.
 
     Raises:
         TlsConfigError: a file or value is bad, or this Python cannot do what the policy asks.
@@ -66,8 +54,8 @@ def build_server_context(
         raise TlsConfigError(f"unknown client auth policy {client_auth_policy!r}")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_RENEGOTIATION
-    # NSQ's connections live long, so nobody gains by resuming; and a session that is resumed would
-    # let a client in on a certificate that was good when the session began.
+    # NSQ's connections live long, so resuming gains nothing; and a resumed session would let a
+    # client in on a certificate that was good when the session began.
     context.num_tickets = 0
     context.options |= ssl.OP_NO_TICKET
     _set_min_version(context, min_version)
@@ -84,8 +72,8 @@ def build_server_context(
     return context
 
 
-def build_client_context(root_ca_file: str, min_version: str | int) -> ssl.SSLContext:
-    """Return the context for our own https requests, which verifies the server.
+def build_client_context(root_ca_file: str, min_version: ssl.TLSVersion) -> ssl.SSLContext:
+    """Return the context for outgoing https requests, which verifies the server.
 
     Raises:
         TlsConfigError: a file or value is bad.
@@ -100,7 +88,7 @@ def build_client_context(root_ca_file: str, min_version: str | int) -> ssl.SSLCo
 
 
 def describe_tls_error(error: ssl.SSLError) -> str:
-    """Return what went wrong in words, without the place in Python's source that str() adds."""
+    """Return the failure in words, without the place in Python's source that str() adds."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate verify failed: {error.verify_message}"
     reason: str | None = getattr(error, "reason", None)
@@ -110,7 +98,7 @@ def describe_tls_error(error: ssl.SSLError) -> str:
 class TlsCodec:
     """The server's end of one TLS connection, between its ciphertext and its plaintext.
 
-    Whatever a method returns or raises, `take_outgoing` may have bytes for the peer afterwards: the
+    After each call `take_outgoing` may have bytes for the peer, also after a raised error: the
     handshake, an alert, a key update.
     """
 
@@ -123,7 +111,7 @@ class TlsCodec:
         self._outgoing = ssl.MemoryBIO()
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self.handshake_done = False
-        # The peer said that it will send no more; what we send may still arrive.
+        # The peer said that it will send no more; it may still read.
         self.is_peer_closed = False
         # Of the client's certificate; "" before the handshake, and if none was asked for.
         self.peer_common_name = ""
@@ -150,7 +138,7 @@ class TlsCodec:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def encode(self, plaintext: bytes) -> bytes:
-        """Return the plaintext as records to send, after all that was left to send before."""
+        """Return the bytes to send: those still waiting, then the plaintext as records."""
         assert self.handshake_done, "application data before the end of the handshake"
         rest = memoryview(plaintext)
         while rest:
@@ -158,14 +146,14 @@ class TlsCodec:
         return self._outgoing.read()
 
     def take_outgoing(self) -> bytes:
-        """Return what is to be sent, if anything."""
+        """Return the bytes that wait to be sent; b"" for none."""
         return self._outgoing.read() if self._outgoing.pending else b""
 
     def close(self) -> bytes:
         """Return the bytes that tell the peer that no more will come; it need not answer."""
         if self.handshake_done:
             # Usually "want read", as the peer's own farewell has not come. After a failure none can
-            # be written, and there is nobody to write it to.
+            # be written.
             with contextlib.suppress(ssl.SSLError):
                 self._object.unwrap()
         return self.take_outgoing()
@@ -221,16 +209,11 @@ def _read_common_name(connection: ssl.SSLObject) -> str:
     return names[-1] if names else ""
 
 
-def _set_min_version(context: ssl.SSLContext, min_version: str | int) -> None:
-    if min_version not in _MIN_VERSIONS:
-        raise TlsConfigError(f"unknown TLS version {min_version!r}")
-    version = _MIN_VERSIONS[min_version]
-    if version is None:
-        return
+def _set_min_version(context: ssl.SSLContext, min_version: ssl.TLSVersion) -> None:
     with warnings.catch_warnings():
-        # Who asks for tls1.0 gets it. That Python calls it deprecated is no news to the user.
+        # --tls-min-version=tls1.0 is a decision of the operator; Python would warn about it.
         warnings.simplefilter("ignore", DeprecationWarning)
-        context.minimum_version = version
+        context.minimum_version = min_version
 
 
 def _load_key_pair(context: ssl.SSLContext, cert: str, key: str) -> None:
@@ -319,7 +302,7 @@ def _accept_any_certificate(context: ssl.SSLContext) -> None:
 
 
 def _prove_any_certificate_accepted(context: ssl.SSLContext, cert: str, key: str) -> None:
-    """Try the policy on ourselves: a client with the server's certificate, and one with none.
+    """Try the policy with two clients: one has the server's own certificate, the other none.
 
     Raises:
         TlsConfigError: the first is refused or the second is not.
@@ -338,7 +321,7 @@ def _prove_any_certificate_accepted(context: ssl.SSLContext, cert: str, key: str
 
 
 def _find_refusal(context: ssl.SSLContext, client_context: ssl.SSLContext) -> ssl.SSLError | None:
-    """Return what the server says about such a client, or None if it shakes hands with it."""
+    """Return why the server refuses such a client, None if it shakes hands with it."""
     server = TlsCodec(context)
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = client_context.wrap_bio(to_client, to_server)

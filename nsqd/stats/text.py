@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from nsqd.broker.limits.losses import Losses
-from nsqd.config.flags import format_duration, version_text
+from nsqd.config.flags import version_text
+from nsqd.config.kinds import format_duration
 from nsqd.node import Node
 from nsqd.stats.clients import (
     PROTOCOL_NAME,

@@ -8,19 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqd.config import flags
-from nsqd.config.flags import (
+from nsqd.config import flags, kinds
+from nsqd.config.flags import CommandLineExit, ConfigError, OptionsError, flag
+from nsqd.config.kinds import (
     BOOL,
     DURATION,
     FLOATS,
     INT,
     TEXT,
     TEXTS,
-    CommandLineExit,
-    ConfigError,
     Kind,
-    OptionsError,
-    flag,
     format_duration,
     parse_duration,
 )
@@ -38,7 +35,7 @@ def parse_colour(text: str) -> Colour:
         raise ValueError("no such colour") from None
 
 
-COLOUR: Kind[Colour] = flags.special(
+COLOUR: Kind[Colour] = kinds.special(
     "red|blue", parse_colour, lambda colour: colour.name.lower(), to_json=int
 )
 
@@ -485,7 +482,7 @@ class TestDurations:
     def test_format_and_parse_are_inverse(self, nanoseconds: int) -> None:
         text = format_duration(nanoseconds / 1e9)
 
-        assert flags.duration_ns(parse_duration(text)) == nanoseconds
+        assert kinds.duration_ns(parse_duration(text)) == nanoseconds
 
 
 class TestHelp:

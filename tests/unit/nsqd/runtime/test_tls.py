@@ -46,7 +46,9 @@ def party(tmp_path_factory: pytest.TempPathFactory) -> Party:
     )
 
 
-def server_context(party: Party, policy: str = "", min_version: str = "tls1.0") -> ssl.SSLContext:
+def server_context(
+    party: Party, policy: str = "", min_version: ssl.TLSVersion = ssl.TLSVersion.TLSv1
+) -> ssl.SSLContext:
     return build_server_context(
         party.server.cert_file,
         party.server.key_file,
@@ -334,7 +336,7 @@ def test_require_does_not_need_an_authority(party: Party) -> None:
         party.server.key_file,
         client_auth_policy="require",
         root_ca_file="",
-        min_version="",
+        min_version=ssl.TLSVersion.TLSv1_2,
     )
     server = TlsCodec(context)
 
@@ -356,7 +358,7 @@ def test_require_verify_without_authorities_trusts_the_systems(party: Party) -> 
         party.server.key_file,
         client_auth_policy="require-verify",
         root_ca_file="",
-        min_version="",
+        min_version=ssl.TLSVersion.TLSv1_2,
     )
 
     with pytest.raises(ssl.SSLCertVerificationError):
@@ -423,14 +425,13 @@ def test_a_policy_that_has_no_effect_stops_the_start(
 # Options
 
 
-@pytest.mark.parametrize("min_version", ["tls1.3", 772])
-def test_an_older_version_than_the_minimum_is_refused(party: Party, min_version: str | int) -> None:
+def test_an_older_version_than_the_minimum_is_refused(party: Party) -> None:
     context = build_server_context(
         party.server.cert_file,
         party.server.key_file,
         client_auth_policy="",
         root_ca_file="",
-        min_version=min_version,
+        min_version=ssl.TLSVersion.TLSv1_3,
     )
     client = Client(party, version=ssl.TLSVersion.TLSv1_2)
 
@@ -439,21 +440,17 @@ def test_an_older_version_than_the_minimum_is_refused(party: Party, min_version:
 
 
 @every_version
-@pytest.mark.parametrize("min_version", ["", "tls1.0", "tls1.1", "tls1.2"])
+@pytest.mark.parametrize(
+    "min_version", [ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1, ssl.TLSVersion.TLSv1_2]
+)
 def test_newer_versions_than_the_minimum_are_accepted(
-    party: Party, min_version: str, version: ssl.TLSVersion
+    party: Party, min_version: ssl.TLSVersion, version: ssl.TLSVersion
 ) -> None:
     server = TlsCodec(server_context(party, min_version=min_version))
 
     Client(party, version=version).shake_hands(server)
 
     assert server.handshake_done
-
-
-@pytest.mark.parametrize("min_version", ["ssl3.0", "tls1.4", "1.2", 768])
-def test_an_unknown_version_is_refused(min_version: str | int) -> None:
-    with pytest.raises(TlsConfigError, match="unknown TLS version"):
-        build_client_context("", min_version)
 
 
 def test_an_unknown_policy_is_refused(party: Party) -> None:
@@ -463,7 +460,11 @@ def test_an_unknown_policy_is_refused(party: Party) -> None:
 
 def build_with(cert: str, key: str, root_ca_file: str = "") -> None:
     build_server_context(
-        cert, key, client_auth_policy="", root_ca_file=root_ca_file, min_version=""
+        cert,
+        key,
+        client_auth_policy="",
+        root_ca_file=root_ca_file,
+        min_version=ssl.TLSVersion.TLSv1_2,
     )
 
 
@@ -505,8 +506,8 @@ def test_an_encrypted_key_is_refused_without_asking(party: Party, tmp_path: Path
 
 
 def test_our_requests_verify_the_server(party: Party) -> None:
-    trusting = build_client_context(party.authority.cert_file, "tls1.2")
-    wary = build_client_context("", "")
+    trusting = build_client_context(party.authority.cert_file, ssl.TLSVersion.TLSv1_2)
+    wary = build_client_context("", ssl.TLSVersion.TLSv1_2)
 
     for context, is_accepted in ((trusting, True), (wary, False)):
         to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()

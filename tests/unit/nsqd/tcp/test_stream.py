@@ -114,7 +114,7 @@ class TlsParty:
             server.key_file,
             client_auth_policy="",
             root_ca_file="",
-            min_version="tls1.2",
+            min_version=ssl.TLSVersion.TLSv1_2,
         )
 
     def connect(self, rig: Rig) -> TlsPeer:
