@@ -526,7 +526,7 @@ def test_our_requests_verify_the_server(party: Party) -> None:
 
 def test_our_requests_need_good_options(tmp_path: Path) -> None:
     with pytest.raises(TlsConfigError, match="No such file"):
-        build_client_context(str(tmp_path / "missing.pem"), "")
+        build_client_context(str(tmp_path / "missing.pem"), ssl.TLSVersion.TLSv1_2)
 
 
 def test_tls_errors_are_described_in_words(party: Party) -> None:
