@@ -71,7 +71,7 @@ LAYERS = {
             "nsqd.tcp",
             "nsqd.http",
             "nsqd.runtime",
-            "nsqd.config.flags",
+            "nsqd.config",
         ),
         ("prometheus_client",),
     ),
