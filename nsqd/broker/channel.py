@@ -33,8 +33,9 @@ from nsqd.broker.in_flight import Entry, InFlight
 from nsqd.broker.limits.losses import Losses
 from nsqd.broker.limits.queue_bounds import QueueBounds
 from nsqd.broker.quantiles import LatencyQuantiles
-from nsqd.broker.queue.batch import Batch, Message
-from nsqd.broker.queue.message_queue import AnyBatch, MessageQueue, Piece
+from nsqd.broker.queue.batch import AnyBatch, Batch, Message
+from nsqd.broker.queue.message_queue import MessageQueue
+from nsqd.broker.queue.piece import Piece
 from nsqd.broker.sampling import sample
 from nsqd.broker.scheduler import Scheduler
 from nsqd.protocol.names import is_ephemeral
@@ -522,24 +523,26 @@ class Channel:
                 break  # what has been taken is sent first; the next read may fail again
             if piece is None:
                 break
-            taken += piece[2] - piece[1]
-            if piece[0].is_deferred and self._defer_again(piece):
+            batch = piece.batch
+            taken += piece.stop - piece.start
+            if batch.is_deferred and self._defer_again(piece):
                 continue
-            if piece[3] is None:
-                self.locality_counts[consumer.locality] += piece[2] - piece[1]
+            if not piece.is_on_disk:
+                self.locality_counts[consumer.locality] += piece.stop - piece.start
             if consumer.sample_rate:
                 piece, dropped = sample(piece, consumer.sample_rate)
                 self._queue.commit(dropped)
                 if piece is None:
                     continue
-            batch, start, stop, _ = piece
+                batch = piece.batch
+            start, stop = piece.start, piece.stop
             piece_ids = batch.ids(start, stop)
             piece_bodies = batch.bodies[start:stop]
             self._note_in_flight(consumer, piece, piece_ids, piece_bodies, now)
             heads += batch.heads(start, stop)
             ids += piece_ids
             bodies += piece_bodies
-            budget -= sum(map(len, piece_bodies))
+            budget -= piece.body_bytes
         consumer.was_full = len(consumer.in_flight.entries) >= consumer.ready_count
         if ids:
             consumer.message_count += len(ids)
@@ -548,10 +551,9 @@ class Channel:
 
     def _defer_again(self, piece: Piece) -> bool:
         """Keep back what was deferred before a restart, or behind a backlog; False if it is due."""
-        batch, start, stop, _ = piece
-        delay_s = batch.remaining_s(self._scheduler.steady_time_ns())
+        delay_s = piece.batch.remaining_s(self._scheduler.steady_time_ns())
         if delay_s > 0:
-            self._deferred.add(batch.messages(start, stop), self._scheduler.time() + delay_s)
+            self._deferred.add(piece.messages(), self._scheduler.time() + delay_s)
         return delay_s > 0
 
     def _note_in_flight(
@@ -562,7 +564,7 @@ class Channel:
         bodies: Sequence[bytes],
         now: float,
     ) -> None:
-        batch, start, stop, ordinals = piece
+        batch, start, stop = piece.batch, piece.start, piece.stop
         deadline = now + consumer.msg_timeout_s
         entries = zip(
             repeat(deadline),
@@ -570,7 +572,7 @@ class Channel:
             batch.timestamps(start, stop),
             batch.attempts(start, stop),
             bodies,
-            repeat(None) if ordinals is None else ordinals[start:stop],
+            piece.ordinals if piece.is_on_disk else repeat(None),
             strict=False,
         )
         if isinstance(batch, Batch):

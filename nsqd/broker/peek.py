@@ -10,7 +10,7 @@ from enum import Enum
 
 from nsqd.broker.channel import Channel
 from nsqd.broker.queue.backend import DiskBackend
-from nsqd.broker.queue.batch import Message, StoredBatch
+from nsqd.broker.queue.batch import Message, MixedBatch
 from nsqd.broker.queue.message_queue import MessageQueue
 from nsqd.broker.topic import Topic
 
@@ -76,7 +76,7 @@ def _peek_queue(queue: MessageQueue, count: int, places: set[Place]) -> Iterator
     backend = queue.backend
     if Place.DISK in places and isinstance(backend, DiskBackend):
         for record in backend.queue.peek(count, MAX_BYTES):
-            [message] = StoredBatch.from_records(record, [0], [len(record)], 0).messages(0, 1)
+            [message] = MixedBatch.from_records(record, [0], [len(record)]).messages(0, 1)
             yield _peeked(message, Place.DISK)
 
 

@@ -2,8 +2,8 @@
 
 import random
 
-from nsqd.broker.queue.batch import Message, StoredBatch
-from nsqd.broker.queue.message_queue import Piece
+from nsqd.broker.queue.batch import Message
+from nsqd.broker.queue.piece import Piece
 
 
 def sample(piece: Piece, sample_rate: int) -> tuple[Piece | None, list[int]]:
@@ -12,16 +12,13 @@ def sample(piece: Piece, sample_rate: int) -> tuple[Piece | None, list[int]]:
     As in nsqd the share is sample_rate + 1 percent, and what is dropped is dropped for the whole
     channel.
     """
-    batch, start, stop, ordinals = piece
     kept: list[Message] = []
     dropped: list[int] = []
-    for index, message in enumerate(batch.messages(start, stop), start=start):
-        ordinal = None if ordinals is None else ordinals[index]
+    for message in piece.messages():
         if random.randrange(100) <= sample_rate:
-            kept.append((*message[:4], ordinal))
-        elif ordinal is not None:
-            dropped.append(ordinal)
+            kept.append(message)
+        elif message[4] is not None:
+            dropped.append(message[4])
     if not kept:
         return None, dropped
-    sampled = StoredBatch.from_messages(kept)
-    return (sampled, 0, len(kept), sampled.ordinals), dropped
+    return Piece.from_messages(kept, piece.origin), dropped

@@ -17,9 +17,9 @@ from nsqd.broker.errors import ClosedError, DrainingError
 from nsqd.broker.limits.losses import Losses
 from nsqd.broker.limits.topic_bounds import TopicBounds
 from nsqd.broker.limits.values import NO_OVERRIDES
-from nsqd.broker.queue.batch import Batch, StoredBatch
+from nsqd.broker.queue.batch import AnyBatch, Batch, MixedBatch
 from nsqd.broker.queue.ids import SEQUENCE_COUNT, MessageIdFactory
-from nsqd.broker.queue.message_queue import AnyBatch, MessageQueue
+from nsqd.broker.queue.message_queue import MessageQueue
 from nsqd.broker.queue.receipt import Receipt, Receipts
 from nsqd.broker.scheduler import Scheduler
 from nsqd.protocol.names import is_ephemeral
@@ -154,7 +154,7 @@ class Topic:
         for start in range(0, count, SEQUENCE_COUNT):
             part = bodies[start : start + SEQUENCE_COUNT]
             ids += Batch(now_ns, *self._ids.reserve(len(part), now_ns), ()).ids(0, len(part))
-        return StoredBatch(ids, [now_ns] * count, [0] * count, bodies, None, due_ns)
+        return MixedBatch(ids, [now_ns] * count, [0] * count, bodies, due_ns)
 
     def _put(self, batch: AnyBatch) -> None:
         if self._is_direct:
@@ -337,13 +337,12 @@ class Topic:
             piece = self._queue.take(budget, MAX_BYTES_PER_TURN)
             if piece is None:
                 return
-            batch, start, stop, ordinals = piece
-            part = batch.part(start, stop)
+            part = piece.batch.part(piece.start, piece.stop)
             self._receipts.begin()
             try:
                 for channel in self.channels.values():
                     if channel not in self._copied:
-                        channel.put(part, is_stored=ordinals is not None)
+                        channel.put(part, is_stored=piece.is_on_disk)
                         self._copied.add(channel)
             except OSError:
                 self._queue.untake(piece)
@@ -351,10 +350,10 @@ class Topic:
                 raise
             self._copied.clear()
             self._note_copies()
-            if ordinals is not None:
-                self._forget_when_safe(ordinals[start:stop])
+            if piece.is_on_disk:
+                self._forget_when_safe(piece.ordinals)
             self._copies.clear()
-            budget -= stop - start
+            budget -= piece.count
 
     def _note_copies(self) -> None:
         receipt = self._receipts.make()

@@ -25,8 +25,7 @@ from itertools import islice, takewhile
 from diskqueue.envelope import HEADER_BYTES
 from nsqd.broker.archive.log import ArchiveLog, Chunk, Retention
 from nsqd.broker.queue.backend import DiskSettings
-from nsqd.broker.queue.batch import RECORD_OVERHEAD_BYTES
-from nsqd.broker.queue.message_queue import AnyBatch
+from nsqd.broker.queue.batch import RECORD_OVERHEAD_BYTES, AnyBatch
 from nsqd.broker.scheduler import Scheduler, Timer
 
 logger = logging.getLogger(__name__)

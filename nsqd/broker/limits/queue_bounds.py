@@ -18,7 +18,8 @@ from nsqd.broker.limits.losses import DropReason, Losses
 from nsqd.broker.limits.values import Limits
 from nsqd.broker.queue.backend import DiskBackend
 from nsqd.broker.queue.batch import RECORD_OVERHEAD_BYTES, Batch, Message
-from nsqd.broker.queue.message_queue import MessageQueue, Piece
+from nsqd.broker.queue.message_queue import MessageQueue
+from nsqd.broker.queue.piece import Piece
 from nsqd.broker.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
@@ -151,28 +152,28 @@ class QueueBounds:
 
     def _take_out_expired(self, piece: Piece) -> Piece | None:
         """Take out the front of a piece if it is too old; else return as much as is not."""
-        batch, start, stop, ordinals = piece
+        batch = piece.batch
         oldest_ns = self._clock.now_ns() - self._ttl_ns
         if isinstance(batch, Batch):
             is_old = batch.timestamp_ns < oldest_ns
         else:
-            are_old = [timestamp_ns < oldest_ns for timestamp_ns in batch.timestamps(start, stop)]
+            timestamps = batch.timestamps(piece.start, piece.stop)
+            are_old = [timestamp_ns < oldest_ns for timestamp_ns in timestamps]
             is_old = are_old[0]
             if (not is_old) in are_old:
-                middle = start + are_old.index(not is_old)
-                self._queue.untake((batch, middle, stop, ordinals))
-                piece = (batch, start, middle, ordinals)
+                rest, piece = piece, piece.cut(are_old.index(not is_old))
+                self._queue.untake(rest)
         if not is_old:
             return piece
         if self._limbo is None:
             self._drop(piece, DropReason.TTL)
         elif self._limbo.has_room:
-            self._limbo.add(_messages_of(piece))
+            self._limbo.add(piece.messages())
         else:
             self._queue.untake(piece)
             self._rest(RETRY_S)
             return None
-        self._step_count += piece[2] - piece[1]
+        self._step_count += piece.count
         if self._step_count >= MAX_MESSAGES_PER_TURN:
             self._rest(0.0)
         return None
@@ -229,21 +230,20 @@ class QueueBounds:
             piece = queue.take(budget, MAX_BYTES_PER_TURN)
             if piece is None:
                 return True
-            batch, start, stop, ordinals = piece
-            middle = start + _count_to_drop(piece, surplus, surplus_bytes)
-            if middle < stop:
-                queue.untake((batch, middle, stop, ordinals))
-            self._drop((batch, start, middle, ordinals), DropReason.DEPTH)
-            budget -= middle - start
+            count = _count_to_drop(piece, surplus, surplus_bytes)
+            if count < piece.count:
+                rest, piece = piece, piece.cut(count)
+                queue.untake(rest)
+            self._drop(piece, DropReason.DEPTH)
+            budget -= count
         return True
 
     # ---
 
     def _drop(self, piece: Piece, reason: DropReason) -> None:
-        _, start, stop, ordinals = piece
-        if ordinals is not None:
-            self._queue.commit(ordinals[start:stop])
-        self._losses.dropped_counts[reason] += stop - start
+        if piece.is_on_disk:
+            self._queue.commit(piece.ordinals)
+        self._losses.dropped_counts[reason] += piece.count
 
     def _rest(self, delay_s: float) -> None:
         self._is_resting = True
@@ -259,26 +259,14 @@ class QueueBounds:
             self._resume()
 
 
-def _messages_of(piece: Piece) -> list[Message]:
-    """Return the messages of a piece, each with its record."""
-    batch, start, stop, ordinals = piece
-    messages = batch.messages(start, stop)
-    if ordinals is None:
-        return messages
-    return [
-        (*message[:4], ordinal)
-        for message, ordinal in zip(messages, ordinals[start:stop], strict=True)
-    ]
-
-
 def _count_to_drop(piece: Piece, surplus: int, surplus_bytes: int) -> int:
     """How many messages of a piece have to go, from the front; at least one."""
-    batch, start, stop, _ = piece
-    count = min(max(surplus, 0), stop - start)
+    count = min(max(surplus, 0), piece.count)
     if surplus_bytes > 0:
-        sizes = (len(body) + RECORD_OVERHEAD_BYTES for body in batch.bodies[start:stop])
+        bodies = piece.batch.bodies[piece.start : piece.stop]
+        sizes = (len(body) + RECORD_OVERHEAD_BYTES for body in bodies)
         enough = (
             index for index, total in enumerate(accumulate(sizes), 1) if total >= surplus_bytes
         )
-        count = max(count, next(enough, stop - start))
+        count = max(count, next(enough, piece.count))
     return count

@@ -23,8 +23,9 @@ from typing import Protocol
 from diskqueue import DiskQueue, SyncJob, layout
 from diskqueue.envelope import HEADER_BYTES
 from nsqd.broker.histogram import Histogram
-from nsqd.broker.queue.batch import StoredBatch
+from nsqd.broker.queue.batch import MixedBatch
 from nsqd.broker.queue.due_log import DueLog
+from nsqd.broker.queue.piece import Origin, Piece
 from nsqd.broker.queue.receipt import Receipt, Receipts
 from nsqd.broker.scheduler import Scheduler, Timer
 
@@ -61,7 +62,7 @@ class Backend(Protocol):
             OSError: nothing has been appended.
         """
 
-    def read(self, max_records: int, max_bytes: int) -> StoredBatch | None:
+    def read(self, max_records: int, max_bytes: int) -> Piece | None:
         """Read the next records, or None if there are none."""
 
     def undo_append(self, lengths: Sequence[int]) -> None:
@@ -227,7 +228,7 @@ class DiskBackend:
         if self._is_prompt:
             self._start_soon()
 
-    def read(self, max_records: int, max_bytes: int) -> StoredBatch | None:
+    def read(self, max_records: int, max_bytes: int) -> Piece | None:
         """Read the next records, or None if there are none."""
         try:
             records = self._queue.read(max_records, max_bytes)
@@ -243,7 +244,10 @@ class DiskBackend:
         if records is None:
             self._changed()  # what was left may have been quarantined, which wants a sync
             return None
-        return StoredBatch.from_records(records.data, records.starts, records.ends, records.first)
+        batch = MixedBatch.from_records(records.data, records.starts, records.ends)
+        count = len(batch.bodies)
+        ordinals = range(records.first, records.first + count)
+        return Piece(batch, 0, count, Origin.WRITTEN, ordinals)
 
     def commit(self, ordinals: Iterable[int]) -> None:
         """Forget records for good."""
@@ -432,7 +436,7 @@ class NullBackend:
     def append(self, data: bytes, lengths: Sequence[int], *, keep: bool) -> int | None:
         """Drop the records."""
 
-    def read(self, max_records: int, max_bytes: int) -> StoredBatch | None:
+    def read(self, max_records: int, max_bytes: int) -> Piece | None:
         """Return None: nothing is ever there."""
 
     def undo_append(self, lengths: Sequence[int]) -> None:

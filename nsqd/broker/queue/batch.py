@@ -1,9 +1,10 @@
-"""The unit that moves through the queues: a batch of messages, never a single object per message.
+"""Batches: messages that move through the queues together, without an object for each of them.
 
-A `Batch` is what one publish made: one timestamp, one block of ids, one tuple of bodies. All
-channels of a topic share it and only keep cursors into it. A `StoredBatch` is what came back: from
-disk, from a timeout, from a requeue, with a timestamp, id and attempts of its own per message.
-Both are read column-wise, so that frames and records are put together by C code.
+A `Batch` has the messages of one publish: one timestamp, one block of ids, one tuple of bodies. A
+`MixedBatch` has a timestamp, an id and attempts for each message: it was read from disk, gathered
+from timeouts and requeues, or published with more messages than a block has ids. `AnyBatch` is
+either of them. A batch never changes; all channels of a topic share it through pieces (piece.py).
+Both kinds are read column by column, so that C code puts frames and records together.
 """
 
 from collections.abc import Iterable, Sequence
@@ -145,8 +146,8 @@ class Batch:
         ]
 
 
-class StoredBatch:
-    """Messages with columns of their own: read from disk, timed out, requeued or deferred."""
+class MixedBatch:
+    """Messages of different publishes, or of one that is too large for a Batch."""
 
     __slots__ = (
         "_attempts",
@@ -156,7 +157,6 @@ class StoredBatch:
         "body_bytes",
         "due_ns",
         "is_deferred",
-        "ordinals",
     )
 
     def __init__(
@@ -165,18 +165,13 @@ class StoredBatch:
         timestamps: Sequence[int],
         attempts: Sequence[int],
         bodies: Sequence[bytes],
-        ordinals: Sequence[int] | None,
         due_ns: int = 0,
     ) -> None:
-        """Args:
-        ordinals: their records on disk, or None if they have none.
-        due_ns: the steady time before which none is to be delivered, 0 if there is none.
-        """
+        """Args: due_ns: the steady time before which none is delivered, 0 if there is none."""
         self._ids = ids
         self._timestamps = timestamps
         self._attempts = attempts
         self.bodies = bodies
-        self.ordinals = ordinals
         self.body_bytes = sum(map(len, bodies))
         self.is_deferred = due_ns > 0
         self.due_ns = due_ns
@@ -186,20 +181,17 @@ class StoredBatch:
         return max(0.0, (self.due_ns - now_ns) / 1e9)
 
     @classmethod
-    def from_records(
-        cls, data: bytes, starts: Sequence[int], ends: Sequence[int], first_ordinal: int
-    ) -> "StoredBatch":
+    def from_records(cls, data: bytes, starts: Sequence[int], ends: Sequence[int]) -> "MixedBatch":
         """Cut up records as they lie in a segment: data[start:end] is one message."""
         timestamps, attempts, ids = zip(*map(_unpack_header, repeat(data), starts), strict=True)
         bodies = [data[start + HEADER_BYTES : end] for start, end in zip(starts, ends, strict=True)]
-        ordinals = range(first_ordinal, first_ordinal + len(starts))
-        return cls(ids, timestamps, attempts, bodies, ordinals)
+        return cls(ids, timestamps, attempts, bodies)
 
     @classmethod
-    def from_messages(cls, messages: Sequence[Message]) -> "StoredBatch":
-        """Gather single messages; either all of them have a record on disk or none has."""
-        ids, timestamps, attempts, bodies, ordinals = zip(*messages, strict=True)
-        return cls(ids, timestamps, attempts, bodies, None if ordinals[0] is None else ordinals)
+    def from_messages(cls, messages: Sequence[Message]) -> "MixedBatch":
+        """Gather single messages."""
+        ids, timestamps, attempts, bodies, _ = zip(*messages, strict=True)
+        return cls(ids, timestamps, attempts, bodies)
 
     def ids(self, start: int, stop: int) -> list[bytes]:
         """Return the ids of the messages from `start` to `stop`."""
@@ -230,36 +222,28 @@ class StoredBatch:
         """Return the times of the oldest and the newest message."""
         return min(self._timestamps), max(self._timestamps)
 
-    def part(self, start: int, stop: int) -> "StoredBatch":
-        """Return some of the messages as a batch of their own, without records of its own."""
-        return StoredBatch(
-            self._ids[start:stop],
-            self._timestamps[start:stop],
-            self._attempts[start:stop],
-            self.bodies[start:stop],
-            ordinals=None,
-            due_ns=self.due_ns,
-        )
+    def part(self, start: int, stop: int) -> "MixedBatch":
+        """Return some of the messages as a batch of their own."""
+        return self.deferred_part(start, stop, self.due_ns)
 
-    def due_part(self, start: int, stop: int, due_ns: int) -> "StoredBatch":
-        """Return some of the messages, with their records, as a batch with a due time."""
-        assert self.ordinals is not None
-        return StoredBatch(
+    def deferred_part(self, start: int, stop: int, due_ns: int) -> "MixedBatch":
+        """Return some of the messages as a batch of their own with another due time."""
+        return MixedBatch(
             self._ids[start:stop],
             self._timestamps[start:stop],
             self._attempts[start:stop],
             self.bodies[start:stop],
-            self.ordinals[start:stop],
             due_ns,
         )
 
     def messages(self, start: int, stop: int) -> list[Message]:
-        """Return the messages one by one, for the paths that must hold them singly."""
-        ordinals: Iterable[int | None] = repeat(None, stop - start)
-        if self.ordinals is not None:
-            ordinals = self.ordinals[start:stop]
+        """Return the messages one by one, without the records that they may have."""
         columns = (self._ids, self._timestamps, self._attempts, self.bodies)
-        return list(zip(*(column[start:stop] for column in columns), ordinals, strict=True))
+        parts = (column[start:stop] for column in columns)
+        return list(zip(*parts, repeat(None, stop - start), strict=True))
+
+
+AnyBatch: TypeAlias = Batch | MixedBatch
 
 
 def encode_records(

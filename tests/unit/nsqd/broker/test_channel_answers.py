@@ -4,7 +4,7 @@ import pytest
 
 from nsqd.broker.channel import HOLD_S, NOT_IN_FLIGHT, NOT_OWNER
 from nsqd.broker.errors import NotInFlightError
-from nsqd.broker.queue.batch import Message, StoredBatch
+from nsqd.broker.queue.batch import Message, MixedBatch
 from tests.support.channel_rig import ChannelRig
 from tests.support.recording_sink import Delivery
 
@@ -15,10 +15,10 @@ def attempts_of(deliveries: list[Delivery]) -> list[tuple[bytes, int]]:
     return [(delivery.body, delivery.attempts) for delivery in deliveries]
 
 
-def stored(*messages: tuple[bytes, bytes]) -> StoredBatch:
+def stored(*messages: tuple[bytes, bytes]) -> MixedBatch:
     """Messages with ids of their own, as a topic reads them from its disk."""
     whole: list[Message] = [(message_id, 7, 0, body, None) for message_id, body in messages]
-    return StoredBatch.from_messages(whole)
+    return MixedBatch.from_messages(whole)
 
 
 def test_a_finished_message_is_gone() -> None:

@@ -38,7 +38,7 @@ def test_channels_share_one_batch(rig: BrokerRig) -> None:
     rig.publish(*numbers(10))
 
     pieces = [channel.queue.take(100, 1 << 20) for channel in channels]
-    batches = {id(piece[0]) for piece in pieces if piece is not None}
+    batches = {id(piece.batch) for piece in pieces if piece is not None}
     assert len(batches) == 1
 
 

@@ -16,7 +16,7 @@ from nsqd.broker.archive.archive import GATHER_S, RETRY_S, ArchiveStats
 from nsqd.broker.archive.log import MIN_SEGMENT_BYTES, Retention
 from nsqd.broker.broker import Broker, BrokerSettings
 from nsqd.broker.channel import ChannelSettings
-from nsqd.broker.queue.batch import Batch, StoredBatch
+from nsqd.broker.queue.batch import Batch, MixedBatch
 from nsqd.broker.queue.ids import MessageIdFactory
 from tests.support.broker_rig import BrokerRig
 from tests.support.channel_rig import disk_settings
@@ -408,7 +408,7 @@ def test_messages_with_columns_of_their_own_are_kept(rig: ArchiveRig) -> None:
     assert archive is not None
 
     archive.add(Batch(5, b"0123456789abc", 0, (b"a",)))
-    archive.add(StoredBatch([b"0123456789abcdef"] * 2, [7, 3], [4, 5], [b"b", b"c"], None))
+    archive.add(MixedBatch([b"0123456789abcdef"] * 2, [7, 3], [4, 5], [b"b", b"c"]))
     rig.advance(SYNC_S + 1)
 
     kept = rig.messages()

@@ -8,7 +8,7 @@ import pytest
 from diskqueue import QueueClosedError
 from nsqd.broker.histogram import Histogram
 from nsqd.broker.queue.backend import DiskBackend, NullBackend
-from nsqd.broker.queue.batch import StoredBatch
+from nsqd.broker.queue.batch import MixedBatch
 from tests.support.channel_rig import disk_settings
 from tests.support.fake_scheduler import FakeScheduler
 
@@ -33,13 +33,13 @@ class Rig:
         )
 
     def append(self, *bodies: bytes, keep: bool = False) -> int | None:
-        batch = StoredBatch.from_messages([(b"%016d" % 0, 0, 0, body, None) for body in bodies])
+        batch = MixedBatch.from_messages([(b"%016d" % 0, 0, 0, body, None) for body in bodies])
         data, lengths = batch.records(0, len(bodies))
         return self.backend.append(data, lengths, keep=keep)
 
     def read(self, count: int = 1000) -> Sequence[bytes]:
-        batch = self.backend.read(count, 1 << 20)
-        return [] if batch is None else batch.bodies
+        piece = self.backend.read(count, 1 << 20)
+        return [] if piece is None else piece.batch.bodies
 
     def metadata(self) -> str | None:
         path = self.data_path / "t:c.diskqueue.meta.dat"
@@ -56,8 +56,8 @@ def test_records_come_back_in_order_with_consecutive_ordinals(tmp_path: Path) ->
 
     assert first is not None
     assert second is not None
-    assert [*first.bodies, *second.bodies] == [b"a", b"b", b"c"]
-    assert (list(first.ordinals or ()), list(second.ordinals or ())) == ([0, 1], [2])
+    assert [*first.batch.bodies, *second.batch.bodies] == [b"a", b"b", b"c"]
+    assert (list(first.ordinals), list(second.ordinals)) == ([0, 1], [2])
     assert rig.backend.read(2, 1000) is None
     assert rig.backend.unread_count == 0
     assert rig.backend.outstanding_count == 3

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diskqueue import envelope
-from nsqd.broker.queue.batch import MAX_ATTEMPTS, Batch, StoredBatch, encode_records
+from nsqd.broker.queue.batch import MAX_ATTEMPTS, Batch, MixedBatch, encode_records
 
 PREFIX = b"0123456789abc"
 NOW_NS = 1_700_000_000_000_000_000
@@ -14,14 +14,13 @@ def make_batch(*bodies: bytes, first_sequence: int = 0, delay_s: float = 0.0) ->
     return Batch(NOW_NS, PREFIX, first_sequence, bodies, delay_s)
 
 
-def make_stored(*bodies: bytes, attempts: int = 3, first_ordinal: int | None = None) -> StoredBatch:
+def make_mixed(*bodies: bytes, attempts: int = 3) -> MixedBatch:
     count = len(bodies)
-    return StoredBatch(
+    return MixedBatch(
         ids=[b"%016d" % number for number in range(count)],
         timestamps=[NOW_NS + number for number in range(count)],
         attempts=[attempts + number for number in range(count)],
         bodies=bodies,
-        ordinals=None if first_ordinal is None else range(first_ordinal, first_ordinal + count),
     )
 
 
@@ -43,7 +42,7 @@ def test_a_fresh_message_is_delivered_for_the_first_time() -> None:
 
 def test_a_stored_message_is_delivered_once_more_than_before() -> None:
     # W-83
-    batch = make_stored(b"a", b"b", b"c", attempts=4)
+    batch = make_mixed(b"a", b"b", b"c", attempts=4)
 
     assert list(batch.attempts(1, 3)) == [6, 7]
     assert list(batch.timestamps(1, 3)) == [NOW_NS + 1, NOW_NS + 2]
@@ -52,7 +51,7 @@ def test_a_stored_message_is_delivered_once_more_than_before() -> None:
 
 def test_attempts_stop_at_their_maximum_rather_than_wrap() -> None:
     # W-106, improved
-    batch = make_stored(b"a", attempts=MAX_ATTEMPTS)
+    batch = make_mixed(b"a", attempts=MAX_ATTEMPTS)
 
     assert list(batch.attempts(0, 1)) == [65535]
     assert batch.heads(0, 1) == [pack(">qH", NOW_NS, 65535)]
@@ -61,7 +60,7 @@ def test_attempts_stop_at_their_maximum_rather_than_wrap() -> None:
 def test_a_record_holds_the_attempts_made_so_far() -> None:
     # D-3
     fresh, _ = make_batch(b"a").records(0, 1)
-    stored, _ = make_stored(b"a", attempts=3).records(0, 1)
+    stored, _ = make_mixed(b"a", attempts=3).records(0, 1)
 
     assert envelope.decode(fresh[4:]).attempts == 0
     assert envelope.decode(stored[4:]).attempts == 3
@@ -92,8 +91,8 @@ def test_a_part_of_a_batch_is_a_batch() -> None:
     assert batch.part(0, 3) is batch
 
 
-def test_a_part_of_a_stored_batch_keeps_attempts_and_has_no_records() -> None:
-    batch = make_stored(b"a", b"bcd", b"ef", first_ordinal=10)
+def test_a_part_of_a_mixed_batch_keeps_attempts() -> None:
+    batch = make_mixed(b"a", b"bcd", b"ef")
 
     part = batch.part(1, 3)
 
@@ -102,14 +101,24 @@ def test_a_part_of_a_stored_batch_keeps_attempts_and_has_no_records() -> None:
         (b"%016d" % 2, NOW_NS + 2, 5, b"ef", None),
     ]
     assert part.body_bytes == 5
-    assert part.ordinals is None
+    assert not part.is_deferred
+
+
+def test_a_part_of_a_mixed_batch_can_have_a_due_time_of_its_own() -> None:
+    batch = make_mixed(b"a", b"bcd", b"ef")
+
+    part = batch.deferred_part(1, 2, NOW_NS + 1_500_000_000)
+
+    assert part.messages(0, 1) == batch.messages(1, 2)
+    assert part.is_deferred
+    assert part.remaining_s(NOW_NS) == 1.5
+    assert part.remaining_s(NOW_NS + 2_000_000_000) == 0
+    assert part.part(0, 1).due_ns == part.due_ns
 
 
 def test_messages_one_by_one() -> None:
     assert make_batch(b"a", b"b").messages(1, 2) == [(PREFIX + b"001", NOW_NS, 0, b"b", None)]
-    assert make_stored(b"a", b"b", first_ordinal=5).messages(1, 2) == [
-        (b"%016d" % 1, NOW_NS + 1, 4, b"b", 6)
-    ]
+    assert make_mixed(b"a", b"b").messages(1, 2) == [(b"%016d" % 1, NOW_NS + 1, 4, b"b", None)]
 
 
 columns = st.lists(
@@ -124,21 +133,17 @@ columns = st.lists(
 )
 
 
-@given(columns, st.integers(0, 1000))
-def test_what_is_written_is_read_again(
-    messages: list[tuple[bytes, int, int, bytes]], first_ordinal: int
-) -> None:
-    batch = StoredBatch.from_messages([(*message, None) for message in messages])
+@given(columns)
+def test_what_is_written_is_read_again(messages: list[tuple[bytes, int, int, bytes]]) -> None:
+    batch = MixedBatch.from_messages([(*message, None) for message in messages])
 
     data, lengths = batch.records(0, len(messages))
     ends = [sum(lengths[: index + 1]) for index in range(len(lengths))]
     starts = [end - length + 4 for end, length in zip(ends, lengths, strict=True)]
-    read = StoredBatch.from_records(data, starts, ends, first_ordinal)
+    read = MixedBatch.from_records(data, starts, ends)
 
     assert ends[-1] == len(data)
-    assert read.messages(0, len(messages)) == [
-        (*message, first_ordinal + index) for index, message in enumerate(messages)
-    ]
+    assert read.messages(0, len(messages)) == [(*message, None) for message in messages]
     assert read.body_bytes == sum(len(message[3]) for message in messages)
 
 
@@ -160,6 +165,6 @@ def test_records_equal_the_envelope(messages: list[tuple[bytes, int, int, bytes]
 
 def test_a_record_may_have_an_empty_body() -> None:
     # D-26
-    batch = StoredBatch.from_records(bytes(30), [4], [30], 0)
+    batch = MixedBatch.from_records(bytes(30), [4], [30])
 
     assert batch.bodies == [b""]

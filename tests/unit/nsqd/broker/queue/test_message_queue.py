@@ -11,8 +11,8 @@ from nsqd.broker.queue.message_queue import (
     KEEP_MAX_COUNT,
     READ_MAX_RECORDS,
     MessageQueue,
-    Piece,
 )
+from nsqd.broker.queue.piece import Piece
 from tests.support.channel_rig import disk_settings
 from tests.support.fake_scheduler import FakeScheduler
 
@@ -26,18 +26,16 @@ def make_batch(*bodies: bytes) -> Batch:
 def bodies_of(piece: Piece | None) -> list[bytes]:
     if piece is None:
         return []
-    batch, start, stop, _ = piece
-    return list(batch.bodies[start:stop])
+    return list(piece.batch.bodies[piece.start : piece.stop])
 
 
 def messages_of(piece: Piece | None) -> list[Message]:
     """What was delivered, as it comes back: attempts counted, with its records."""
     assert piece is not None
-    batch, start, stop, ordinals = piece
-    attempts = list(batch.attempts(start, stop))
+    attempts = piece.batch.attempts(piece.start, piece.stop)
     return [
-        (*message[:2], attempts[index], message[3], ordinals[start + index] if ordinals else None)
-        for index, message in enumerate(batch.messages(start, stop))
+        (*message[:2], attempt, *message[3:])
+        for message, attempt in zip(piece.messages(), attempts, strict=True)
     ]
 
 
@@ -86,7 +84,7 @@ def test_a_batch_is_shared_and_never_copied() -> None:
     for queue in queues:
         piece = queue.take(10, 10)
         assert piece is not None
-        assert piece[0] is batch
+        assert piece.batch is batch
 
 
 def test_take_is_bounded_in_messages(rig: DiskRig) -> None:
@@ -174,6 +172,25 @@ def test_what_is_kept_of_the_disk_in_memory_is_bounded(rig: DiskRig, count: int,
     assert (count - unread) * size <= KEEP_MAX_BYTES + size
     assert count - unread <= KEEP_MAX_COUNT
     assert drain(queue) == [b"%0*d" % (size, number) for number in range(count)]
+
+
+def test_what_is_taken_makes_room_for_what_is_kept(rig: DiskRig) -> None:
+    queue = rig.open(0)
+    queue.put(make_batch(b"a"))
+    for _ in range(5):
+        queue.put(make_batch(bytes(KEEP_MAX_BYTES // 2)))
+        assert queue.backend.unread_count == 0
+        queue.take(1, 1)  # the queue never becomes empty
+        assert queue.depth == 1
+
+
+def test_of_a_batch_that_is_split_only_the_part_on_disk_counts_as_kept(rig: DiskRig) -> None:
+    queue = rig.open(1)
+    queue.put(make_batch(bytes(KEEP_MAX_BYTES), b"b"))
+
+    queue.put(make_batch(b"c"))
+
+    assert (queue.depth, queue.backend_depth, queue.backend.unread_count) == (3, 2, 0)
 
 
 def test_a_long_backlog_is_read_in_pieces(rig: DiskRig) -> None:

@@ -14,10 +14,8 @@ NOW_NS = 1_700_000_000_000_000_000
 def take_one(queue: MessageQueue) -> Message:
     piece = queue.take(1, 1)
     assert piece is not None
-    batch, start, stop, ordinals = piece
-    [message] = batch.messages(start, stop)
-    ordinal = None if ordinals is None else ordinals[start]
-    return (*message[:2], message[2] + 1, message[3], ordinal)
+    [message] = piece.messages()
+    return (*message[:2], message[2] + 1, *message[3:])
 
 
 @pytest.mark.parametrize("retry_count", [1, 2, 3])

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from nsqd.broker.queue import message_queue
 from nsqd.broker.queue.backend import DiskBackend
-from nsqd.broker.queue.batch import Batch, Message
+from nsqd.broker.queue.batch import RECORD_OVERHEAD_BYTES, Batch, Message
 from nsqd.broker.queue.message_queue import MessageQueue
 from tests.support.channel_rig import disk_settings
 from tests.support.fake_scheduler import FakeScheduler
@@ -135,7 +135,7 @@ class MessageQueueAgainstLists(RuleBasedStateMachine):
             assert not self.front
             assert not self.back
             return
-        batch, start, stop, ordinals = piece
+        batch, start, stop = piece.batch, piece.start, piece.stop
         loaded_count = len(self.back) - self.queue.backend.unread_count
         if loaded_count:
             # At most retries go before what comes from disk.
@@ -148,12 +148,11 @@ class MessageQueueAgainstLists(RuleBasedStateMachine):
         assert 1 <= len(items) <= max_count
         assert list(batch.bodies[start:stop]) == [item.body for item in items]
         assert list(batch.attempts(start, stop)) == [item.attempts + 1 for item in items]
-        assert {item.is_on_disk for item in items} == {ordinals is not None}
+        assert {item.is_on_disk for item in items} == {piece.is_on_disk}
         assert sum(len(item.body) for item in items[:-1]) < max_bytes
-        for index, message in enumerate(batch.messages(start, stop)):
-            ordinal = None if ordinals is None else ordinals[start + index]
-            attempts = items[index].attempts + 1
-            self.out[message[3]] = (message[0], message[1], attempts, message[3], ordinal)
+        assert piece.body_bytes == sum(len(item.body) for item in items)
+        for item, message in zip(items, piece.messages(), strict=True):
+            self.out[item.body] = (*message[:2], item.attempts + 1, *message[3:])
 
     @precondition(lambda self: self.out)
     @rule(data=st.data())
@@ -228,7 +227,7 @@ class MessageQueueAgainstLists(RuleBasedStateMachine):
             queue = self._open(copy)
             found = set()
             while piece := queue.take(100, 1 << 20):
-                found |= set(piece[0].bodies[piece[1] : piece[2]])
+                found |= {message[3] for message in piece.messages()}
             queue.backend.close()
         finally:
             shutil.rmtree(copy)
@@ -243,6 +242,8 @@ class MessageQueueAgainstLists(RuleBasedStateMachine):
             assert self.queue.depth == len(self.front) + len(self.back)
             assert self.queue.backend_depth == self._kept_count + len(self.back)
             assert self.queue.backend.unread_count == len(self.back)
+            sizes = [len(item.body) + RECORD_OVERHEAD_BYTES for item in [*self.front, *self.back]]
+            assert self.queue.waiting_bytes == sum(sizes)
 
     @invariant()
     def memory_is_bounded(self) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from nsqd.broker.histogram import Histogram
 from nsqd.broker.queue.backend import PROMPT_METADATA_S, DiskBackend
-from nsqd.broker.queue.batch import StoredBatch
+from nsqd.broker.queue.batch import MixedBatch
 from nsqd.broker.queue.receipt import Receipt, Receipts
 from tests.support.channel_rig import disk_settings
 from tests.support.fake_scheduler import FakeScheduler
@@ -34,7 +34,7 @@ class Rig:
 
     def publish(self, body: bytes) -> None:
         self.receipts.begin()
-        batch = StoredBatch.from_messages([(b"%016d" % 0, 0, 0, body, None)])
+        batch = MixedBatch.from_messages([(b"%016d" % 0, 0, 0, body, None)])
         self.backend.append(*batch.records(0, 1), keep=True)
         receipt = self.receipts.make()
         assert receipt is not None
@@ -223,7 +223,7 @@ def test_without_the_promise_a_receipt_waits_for_the_next_sync(tmp_path: Path) -
 
 def test_a_receipt_made_after_its_sync_has_begun_is_settled_by_it(tmp_path: Path) -> None:
     rig = Rig(tmp_path, needs_sync=False)
-    batch = StoredBatch.from_messages([(b"%016d" % 0, 0, 0, b"x", None)])
+    batch = MixedBatch.from_messages([(b"%016d" % 0, 0, 0, b"x", None)])
     rig.receipts.begin()
     rig.backend.append(*batch.records(0, 1), keep=True)
     rig.scheduler.advance(2.1)
