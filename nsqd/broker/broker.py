@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
-from nsqd.broker.archive.archive import ArchiveKeeper
-from nsqd.broker.archive.log import NO_RETENTION, Retention
+from nsqd.broker.archive.keeper import ArchiveKeeper
+from nsqd.broker.archive.retention import NO_RETENTION, Retention
 from nsqd.broker.channel import Channel, ChannelSettings
 from nsqd.broker.errors import ClosedError, DrainingError
 from nsqd.broker.health import Health
