@@ -12,9 +12,9 @@ from typing import TypeAlias
 from nsqd.broker.archive.keeper import ArchiveKeeper
 from nsqd.broker.archive.retention import NO_RETENTION, Retention
 from nsqd.broker.channel import Channel, ChannelSettings
+from nsqd.broker.durations import Histogram
 from nsqd.broker.errors import ClosedError, DrainingError
 from nsqd.broker.health import Health
-from nsqd.broker.histogram import Histogram
 from nsqd.broker.limits.book import LimitBook
 from nsqd.broker.limits.values import NO_LIMITS, NO_OVERRIDES, Limits
 from nsqd.broker.metadata import ChannelRecord, TopicRecord
