@@ -154,7 +154,7 @@ class Broker:
                 queue.backend.free_room()
 
     def _open_or_shut(self, topic: Topic) -> None:
-        topic.takes_messages = self._refusal is None
+        topic.accepts_messages = self._refusal is None
         if self._refusal is not None:
             topic.refusal = self._refusal
 
@@ -219,7 +219,7 @@ class Broker:
         channel_errors = run_all(channel_closings)
         if not channel_errors:
             for topic in self.topics.values():
-                topic.forget_moved()
+                topic.hand_over.forget_records()
         return errors + channel_errors + run_all(topic_closings)
 
     def _add_topic(self, name: str) -> Topic:

@@ -106,13 +106,13 @@ class BoundsModel(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([1.0, 10.0]))
     def wait_while_dead_letters_are_refused(self, seconds: float) -> None:
-        self.rig.topic("t.dead").takes_messages = False
+        self.rig.topic("t.dead").accepts_messages = False
         self.wait(seconds)
         for delivery in self.in_hand[:2]:
             self.client.requeue(delivery.message_id)
         del self.in_hand[:2]
         self.rig.settle()
-        self.rig.topic("t.dead").takes_messages = True
+        self.rig.topic("t.dead").accepts_messages = True
 
     @rule(limits=LIMITS)
     def change_limits(self, limits: Limits) -> None:
