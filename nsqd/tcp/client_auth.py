@@ -1,26 +1,29 @@
-"""ClientAuth: what one client may do, as the auth servers say."""
+"""ClientAuth: the rights of one client, as an auth server has given them."""
 
 import asyncio
 import logging
 import time
-from functools import partial
 
 from nsqd.protocol.errors import ErrorCode, FatalClientError, go_quote
 from nsqd.runtime.tls import TlsCodec
-from nsqd.tcp.auth import AuthError, AuthState
-from nsqd.tcp.settings import TcpSettings
+from nsqd.tcp.auth import PUBLISH, SUBSCRIBE, AuthError, AuthServers, AuthState, Question
 
 logger = logging.getLogger(__name__)
 
 
 class ClientAuth:
-    """Holds the client's secret and rights. All checks raise what the client is answered."""
+    """Holds the client's secret and rights. A check raises the error that the client is sent."""
 
-    def __init__(self, server: TcpSettings) -> None:
+    def __init__(self, servers: AuthServers | None) -> None:
+        """Args: servers: None if clients need no AUTH."""
         self.state: AuthState | None = None
-        self.is_required = server.authenticate is not None
-        self._server = server
+        self._servers = servers
         self._secret = b""
+
+    @property
+    def is_required(self) -> bool:
+        """Whether clients must AUTH before they publish or subscribe."""
+        return self._servers is not None
 
     @property
     def is_expired(self) -> bool:
@@ -28,34 +31,45 @@ class ClientAuth:
         return self.state is not None and self.state.is_expired(time.monotonic())
 
     def check(self, verb: str, topic: str, channel: str = "") -> None:
-        """Check what the client may do; rights that have run out have been renewed before."""
-        if not self.is_required:
+        """Check that the client may run a command; expired rights have been renewed before.
+
+        Raises:
+            FatalClientError: E_AUTH_FIRST or E_UNAUTHORIZED.
+        """
+        if self._servers is None:
             return
         if self.state is None or not self.state.permission_count:
             raise FatalClientError(ErrorCode.E_AUTH_FIRST, f"AUTH required before {verb}")
-        permission = "subscribe" if verb == "SUB" else "publish"
+        permission = SUBSCRIBE if verb == "SUB" else PUBLISH
         if not self.state.is_allowed(permission, topic, channel):
             text = f"AUTH failed for {verb} on {go_quote(topic)} {go_quote(channel)}"
             raise FatalClientError(ErrorCode.E_UNAUTHORIZED, text)
 
     def begin(self, secret: bytes) -> None:
-        """Take the secret of an AUTH command."""
+        """Remember the secret of an AUTH command.
+
+        Raises:
+            FatalClientError: AUTH is disabled, or the client has its rights already.
+        """
         if self.state is not None and self.state.permission_count:
             raise FatalClientError(ErrorCode.E_INVALID, "AUTH already set")
-        if not self.is_required:
+        if self._servers is None:
             raise FatalClientError(ErrorCode.E_AUTH_DISABLED, "AUTH disabled")
         self._secret = secret
 
     def ask(self, remote_ip: str, tls: TlsCodec | None) -> asyncio.Future[AuthState]:
-        """Ask the auth servers in a thread."""
-        authenticate = self._server.authenticate
-        assert authenticate is not None
+        """Ask the auth servers; give the finished future to `use_answer`."""
+        assert self._servers is not None
         common_name = "" if tls is None else tls.peer_common_name
-        query = partial(authenticate, self._secret, remote_ip, common_name, tls is not None)
-        return asyncio.get_running_loop().run_in_executor(self._server.auth_threads, query)
+        question = Question(self._secret, remote_ip, common_name, is_tls=tls is not None)
+        return self._servers.ask(question)
 
-    def take(self, answer: asyncio.Future[AuthState], remote_address: str) -> None:
-        """Take what the auth servers have answered."""
+    def use_answer(self, answer: asyncio.Future[AuthState], remote_address: str) -> None:
+        """Give the client the rights of an answer.
+
+        Raises:
+            FatalClientError: no auth server gave a usable answer.
+        """
         error = answer.exception()
         if isinstance(error, AuthError):
             logger.warning("client(%s) - auth failed: %s", remote_address, error)
@@ -63,7 +77,11 @@ class ClientAuth:
         self.state = answer.result()
 
     def reply(self) -> bytes:
-        """What AUTH is answered."""
+        """Return the reply to AUTH.
+
+        Raises:
+            FatalClientError: the answer grants nothing.
+        """
         assert self.state is not None
         if not self.state.permission_count:
             raise FatalClientError(ErrorCode.E_UNAUTHORIZED, "AUTH no authorizations found")

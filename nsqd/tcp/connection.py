@@ -60,7 +60,7 @@ class V2Connection(asyncio.Protocol):
         self.settings = ClientSettings.initial(server.identify, "")
         self.consumer: Consumer | None = None
         self.channel: Channel | None = None
-        self.auth = ClientAuth(server)
+        self.auth = ClientAuth(server.auth_servers)
         self.pub_counts: dict[str, int] = {}
         self.connected_at_s = int(time.time())
         self.remote_address = ""
@@ -79,7 +79,7 @@ class V2Connection(asyncio.Protocol):
         self._is_open = False  # False from the moment we decide to close
         self._is_suspended = False  # commands wait for the auth server
         # Nobody wants to see each command before it is run.
-        self._has_short_cut = server.authenticate is None and not logger.isEnabledFor(logging.DEBUG)
+        self._has_short_cut = server.auth_servers is None and not logger.isEnabledFor(logging.DEBUG)
         self._heard_at = 0.0
         self._stalled_at: float | None = None  # since when the client does not take our output
         self._timer: asyncio.TimerHandle | None = None
@@ -541,7 +541,7 @@ class V2Connection(asyncio.Protocol):
         )
 
     def _ask_auth_server(self, then: Callable[[], object]) -> None:
-        """Ask in a thread; the client's further commands wait, other clients don't."""
+        """Ask; the client's further commands wait, other clients don't."""
         self._suspend()
         answer = self.auth.ask(self.remote_ip, self.stream.tls)
         answer.add_done_callback(lambda done: self._auth_answered(done, then))
@@ -557,7 +557,7 @@ class V2Connection(asyncio.Protocol):
         answer.exception()  # asyncio complains if nobody looks, as when the client has left
 
         def use_it() -> None:
-            self.auth.take(answer, self.remote_address)
+            self.auth.use_answer(answer, self.remote_address)
             then()
 
         self._proceed(use_it)

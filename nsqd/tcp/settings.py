@@ -1,7 +1,6 @@
 """TcpSettings: what all connections of the TCP server share."""
 
 from collections.abc import Callable
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from ssl import SSLContext
 from typing import TYPE_CHECKING
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING
 from nsqd.broker.consumer import Locality
 from nsqd.protocol.command_parser import CommandLimits
 from nsqd.protocol.identify import ClientSettings, IdentifyLimits
-from nsqd.tcp.auth import AuthState
+from nsqd.tcp.auth import AuthServers
 
 if TYPE_CHECKING:
     from nsqd.tcp.connection import V2Connection
@@ -27,11 +26,7 @@ class TcpSettings:
     ssl_context: SSLContext | None = None
     is_tls_required: bool = False
     is_topology_aware: bool = False
-    # Asks the auth servers with secret, IP, common name and whether TLS is on; blocks.
-    # None: no auth.
-    authenticate: Callable[[bytes, str, str, bool], AuthState] | None = None
-    # Where it blocks: not where syncs are done, which must not wait for a server that hangs.
-    auth_threads: Executor | None = None
+    auth_servers: AuthServers | None = None  # None: clients need no AUTH
     # Called once per read, for those who poll under dense traffic.
     on_read: Callable[[], object] | None = None
     connections: set["V2Connection"] = field(default_factory=set)

@@ -40,6 +40,14 @@ def answer(*entries: dict[str, Any], ttl: float = 3600) -> dict[str, Any]:
     }
 
 
+class _Server(ThreadingHTTPServer):
+    # Closing does not wait for connections: their other end may be in the event loop of the test,
+    # which stands still meanwhile.
+    daemon_threads = True
+    # A crowd connects at once; with the usual 5, the kernel would make the rest try again later.
+    request_queue_size = 128
+
+
 class AuthServer:
     """Answers by secret; an unknown one is forbidden. Every request is noted in `asked`."""
 
@@ -77,8 +85,7 @@ class AuthServer:
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name
                 """Say nothing."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = False
+        self._server = _Server(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(POLL_S,))
 
     def __enter__(self) -> Self:

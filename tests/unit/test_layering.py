@@ -50,8 +50,12 @@ LAYERS = {
     "nsqd.http": Layer(
         ("nsqd.http", "nsqd.runtime", "nsqd.protocol", "nsqd.config"), ("httptools",)
     ),
-    "nsqd.tcp": Layer(("nsqd.tcp", "nsqd.broker", "nsqd.protocol", "nsqd.runtime")),
-    "nsqd.lookup": Layer(("nsqd.lookup", "nsqd.broker", "nsqd.protocol", "nsqd.runtime")),
+    "nsqd.tcp": Layer(
+        ("nsqd.tcp", "nsqd.broker", "nsqd.protocol", "nsqd.runtime", "nsqd.http.client")
+    ),
+    "nsqd.lookup": Layer(
+        ("nsqd.lookup", "nsqd.broker", "nsqd.protocol", "nsqd.runtime", "nsqd.http.client")
+    ),
     # What stats, api and nobody else see of the daemon.
     "nsqd.node": Layer(
         (
@@ -97,9 +101,7 @@ LAYERS = {
     "lookupd.__main__": Layer(
         ("lookupd", "nsqd.config", "nsqd.http", "nsqd.protocol", "nsqd.runtime"), ("uvloop",)
     ),
-    "spark_jobs": Layer(
-        ("spark_jobs", "diskqueue"), ("pyspark", "py4j", "pyarrow", "numpy", "jinja2")
-    ),
+    "spark_jobs": Layer(("spark_jobs", "diskqueue"), ("pyspark", "py4j", "pyarrow", "numpy")),
 }
 
 
@@ -190,8 +192,8 @@ def test_nothing_of_lookupd_needs_the_broker() -> None:
     assert not any(is_below(module, ("nsqd.broker", "nsqd.daemon")) for module in reached)
 
 
-def test_httptools_and_snappy_are_each_imported_in_one_place() -> None:
-    assert importers_of("httptools") == {"nsqd.http.parser"}
+def test_httptools_and_snappy_stay_where_they_are() -> None:
+    assert importers_of("httptools") == {"nsqd.http.parser", "nsqd.http.client"}
     assert importers_of("snappy") == {"nsqd.protocol.compression"}
 
 

@@ -25,7 +25,6 @@ def auth_server() -> Iterator[AuthServer]:
 async def nsqd(start_nsqd: StartNsqd, auth_server: AuthServer) -> AsyncIterator[RunningDaemon]:
     """nsqd whose clients must authenticate."""
     yield await start_nsqd(auth_http_addresses=(auth_server.address,))
-    # Before nsqd is stopped: it waits for the threads that still ask.
     auth_server.gate.set()
 
 

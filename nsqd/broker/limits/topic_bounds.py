@@ -7,13 +7,12 @@ loses its oldest messages rather than have publishes refused for everybody.
 
 import logging
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import accumulate
 from typing import Protocol
 
 from nsqd.broker.channel import Channel
 from nsqd.broker.errors import DepthLimitError
-from nsqd.broker.hand_over import HandOver
 from nsqd.broker.limits.losses import Losses
 from nsqd.broker.limits.queue_bounds import MAX_MESSAGES_PER_TURN, RETRY_S, QueueBounds, Rules
 from nsqd.broker.limits.values import DepthPolicy
@@ -33,8 +32,14 @@ class BoundedTopic(Protocol):
     name: str
     channels: dict[str, Channel]
     losses: Losses
-    queue: MessageQueue
-    hand_over: HandOver
+
+    @property
+    def queue(self) -> MessageQueue:
+        """What no channel has taken yet."""
+
+    @property
+    def copied(self) -> Collection[Channel]:
+        """The channels that have the front of that queue already, while others have not."""
 
 
 class TopicBounds:
@@ -45,7 +50,7 @@ class TopicBounds:
         self._name = topic.name
         self._queue = topic.queue
         self._channels = topic.channels
-        self._hand_over = topic.hand_over
+        self._copied = topic.copied
         self._losses = topic.losses
         self._rules = rules
         self.limits = rules.limits
@@ -161,7 +166,7 @@ class TopicBounds:
             return
         is_done = True
         try:
-            if self._drops_oldest and not self._hand_over.is_partial:
+            if self._drops_oldest and not self._copied:
                 is_done = self._own.trim(0, 0)
             for channel in self._channels.values():
                 if channel.bounds is not None and (self._drops_oldest or channel.is_ephemeral):
@@ -194,7 +199,7 @@ class TopicBounds:
         self._sweep_at(max(next_look, now + MIN_SWEEP_S))
 
     def _all(self) -> Iterator[QueueBounds]:
-        if not self._hand_over.is_partial:
+        if not self._copied:
             yield self._own
         for channel in self._channels.values():
             if channel.bounds is not None:

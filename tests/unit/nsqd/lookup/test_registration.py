@@ -6,6 +6,7 @@ from typing import cast
 import pytest
 
 from nsqd.broker.topic import Topic
+from nsqd.http.client import HttpClient
 from nsqd.lookup.channel_query import ChannelQuery, usable_channels
 from nsqd.lookup.peer import FIRST_BACKOFF_S, MAX_BACKOFF_S, Backoff, PeerSettings
 from nsqd.lookup.registration import LookupSettings, Registration
@@ -26,7 +27,7 @@ def registration(*addresses: str) -> Registration:
     identity = PeerIdentity("here", 4150, 4151, "1.3.0")
     settings = LookupSettings(
         peer=PeerSettings(identity=identity, max_reply_bytes=1000),
-        query=ChannelQuery(2.0, None),
+        query=ChannelQuery(HttpClient()),
         query_timeout_s=5.0,
     )
     return Registration(addresses, settings, {})

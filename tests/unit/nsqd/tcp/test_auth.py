@@ -1,61 +1,64 @@
+import asyncio
 import base64
 import json
 import random
 import socket
 import ssl
-import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
+from nsqd.http.client import ClientLimits, HttpClient
+from nsqd.tcp import auth
 from nsqd.tcp.auth import (
     MAX_DECISIONS,
-    MAX_REPLY_BYTES,
     PUBLISH,
     SUBSCRIBE,
     AuthError,
     Authorization,
+    AuthServers,
     AuthState,
-    query_auth,
+    Question,
 )
 from nsqd.tcp.auth_patterns import Pattern
 
 SECRET = "s3cr3t"
 
 
-class FakeSocket:
-    """Remembers what was sent and answers with the given bytes, then with the end of the stream."""
+class FakeServer(asyncio.Transport):
+    """Notes the request, answers with the given bytes, then with the end of the stream."""
 
-    def __init__(self, response: bytes, before_receive: Callable[[], None] | None = None) -> None:
+    def __init__(self, response: bytes) -> None:
+        super().__init__()
         self.sent = b""
-        self.timeouts: list[float | None] = []
-        self.is_closed = False
         self._response = response
-        self._before_receive = before_receive
+        self._protocol: asyncio.Protocol | None = None
 
-    def setsockopt(self, *_: object) -> None:
-        pass
+    def accept(self, protocol: asyncio.Protocol) -> None:
+        self._protocol = protocol
+        protocol.connection_made(self)
 
-    def settimeout(self, timeout_s: float | None) -> None:
-        self.timeouts.append(timeout_s)
-
-    def sendall(self, data: bytes) -> None:
+    def write(self, data: bytes | bytearray | memoryview) -> None:
         self.sent += data
+        asyncio.get_running_loop().call_soon(self._answer)
 
-    def recv_into(self, buffer: memoryview) -> int:
-        size = len(buffer)
-        if self._before_receive is not None:
-            self._before_receive()
-            size = 1
-        piece, self._response = self._response[:size], self._response[size:]
-        buffer[: len(piece)] = piece
-        return len(piece)
+    def _answer(self) -> None:
+        assert self._protocol is not None
+        if self._response:
+            self._protocol.data_received(self._response)
+        self._protocol.eof_received()
+        self._protocol.connection_lost(None)
 
-    def close(self) -> None:
-        self.is_closed = True
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return False
+
+    def abort(self) -> None:
+        pass
 
     @property
     def request_line(self) -> str:
@@ -77,49 +80,48 @@ class FakeSocket:
 
 @dataclass
 class Network:
-    """Which server answers with what, and what was asked of it."""
+    """The servers by address, and the connections that were made to them."""
 
-    answers: dict[tuple[str, int], FakeSocket | Exception] = field(default_factory=dict)
-    connects: list[tuple[tuple[str, int], float | None]] = field(default_factory=list)
-    handshakes: list[str] = field(default_factory=list)
+    answers: dict[tuple[str, int], FakeServer | Exception] = field(default_factory=dict)
+    connects: list[tuple[str, int]] = field(default_factory=list)
+    handshakes: list[ssl.SSLContext] = field(default_factory=list)
 
-    def serve(self, host: str, port: int, response: bytes) -> FakeSocket:
-        server = FakeSocket(response)
+    def serve(self, host: str, port: int, response: bytes) -> FakeServer:
+        server = FakeServer(response)
         self.answers[host, port] = server
         return server
 
-    def connect(
-        self, address: tuple[str, int], timeout_s: float | None, _source: object
-    ) -> FakeSocket:
-        self.connects.append((address, timeout_s))
-        answer = self.answers.get(address, ConnectionRefusedError(111, "Connection refused"))
+    async def connect(
+        self,
+        make: Callable[[], asyncio.Protocol],
+        host: str,
+        port: int,
+        *,
+        ssl: ssl.SSLContext | None,
+    ) -> tuple[FakeServer, asyncio.Protocol]:
+        """Stand in for the loop's create_connection."""
+        self.connects.append((host, port))
+        if ssl is not None:
+            self.handshakes.append(ssl)
+        answer = self.answers.get((host, port), ConnectionRefusedError(111, "Connect call failed"))
         if isinstance(answer, Exception):
             raise answer
-        return answer
+        protocol = make()
+        answer.accept(protocol)
+        return answer, protocol
 
 
 @pytest.fixture
-def network(monkeypatch: pytest.MonkeyPatch) -> Network:
+async def network(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Network]:
     network = Network()
-    monkeypatch.setattr(socket, "create_connection", network.connect)
-    return network
-
-
-class FakeContext(ssl.SSLContext):
-    """Shakes hands with fake sockets."""
-
-    network: Network
-
-    def wrap_socket(self, sock: Any, *_: Any, **options: Any) -> Any:
-        self.network.handshakes.append(options["server_hostname"])
-        return sock
+    with monkeypatch.context() as patched:
+        patched.setattr(asyncio.get_running_loop(), "create_connection", network.connect)
+        yield network
 
 
 @pytest.fixture
-def context(network: Network) -> ssl.SSLContext:
-    context = FakeContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.network = network
-    return context
+def context() -> ssl.SSLContext:
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 def response(payload: object, status: str = "200 OK") -> bytes:
@@ -138,43 +140,47 @@ def answer(**changes: object) -> dict[str, object]:
     } | changes
 
 
-def ask(*addresses: str, **changes: Any) -> AuthState:
-    arguments: dict[str, Any] = {
-        "secret": SECRET.encode(),
-        "remote_ip": "10.0.0.7",
-        "common_name": "",
-        "is_tls": False,
-        "method": "get",
-        "connect_timeout_s": 2.0,
-        "request_timeout_s": 5.0,
-        "ssl_context": None,
-        "now": 1000.0,
-    }
-    return query_auth(addresses or ("auth:4181",), **(arguments | changes))
+async def ask(
+    *addresses: str,
+    secret: bytes | str = SECRET,
+    remote_ip: str = "10.0.0.7",
+    common_name: str = "",
+    is_tls: bool = False,
+    method: str = "get",
+    ssl_context: ssl.SSLContext | None = None,
+    now: float = 1000.0,
+) -> AuthState:
+    servers = AuthServers(
+        addresses or ("auth:4181",),
+        HttpClient(ClientLimits(), ssl_context=ssl_context),
+        method=method,
+        clock=lambda: now,
+    )
+    raw_secret = secret.encode() if isinstance(secret, str) else secret
+    return await servers.ask(Question(raw_secret, remote_ip, common_name, is_tls))
 
 
 # What is asked
 
 
-def test_the_question_is_a_get_of_auth_with_sorted_parameters(network: Network) -> None:
+async def test_the_question_is_a_get_of_auth_with_sorted_parameters(network: Network) -> None:
     # A-10
     server = network.serve("auth", 4181, response(answer()))
 
-    ask()
+    await ask()
 
     assert server.request_line == (
         "GET /auth?common_name=&remote_ip=10.0.0.7&secret=s3cr3t&tls=false HTTP/1.1"
     )
     assert server.headers["Accept"] == "application/vnd.nsq; version=1.0"
     assert server.headers["Host"] == "auth:4181"
-    assert server.is_closed
 
 
-def test_parameters_are_form_encoded(network: Network) -> None:
+async def test_parameters_are_form_encoded(network: Network) -> None:
     # A-14
     server = network.serve("auth", 4181, response(answer()))
 
-    ask(secret=b"a b&=\xff~/", common_name="Jö&rg", is_tls=True, remote_ip="::1")
+    await ask(secret=b"a b&=\xff~/", common_name="Jö&rg", is_tls=True, remote_ip="::1")
 
     assert server.target == (
         "/auth?common_name=J%C3%B6%26rg&remote_ip=%3A%3A1&secret=a+b%26%3D%FF~%2F&tls=true"
@@ -192,22 +198,24 @@ def test_parameters_are_form_encoded(network: Network) -> None:
         ("http://auth/p?x=1", "auth", 80, "/p?x=1?"),
     ],
 )
-def test_the_address_is_used_as_given(
+async def test_the_address_is_used_as_given(
     network: Network, address: str, host: str, port: int, start: str
 ) -> None:
     # A-10
     server = network.serve(host, port, response(answer()))
 
-    ask(address)
+    await ask(address)
 
     assert server.target.startswith(f"{start}common_name=")
 
 
-def test_post_sends_arrays_in_json(network: Network) -> None:
+async def test_post_sends_arrays_in_json(network: Network) -> None:
     # A-11
     server = network.serve("auth", 4181, response(answer()))
 
-    ask("http://auth:4181/custom", method="post", secret="geh\N{SNOWMAN}eim", common_name="cn")
+    await ask(
+        "http://auth:4181/custom", method="post", secret="geh\N{SNOWMAN}eim", common_name="cn"
+    )
 
     assert server.request_line == "POST /custom HTTP/1.1"
     assert server.headers["Content-Type"] == "application/json"
@@ -222,95 +230,58 @@ def test_post_sends_arrays_in_json(network: Network) -> None:
     assert list(json.loads(server.body)) == ["common_name", "remote_ip", "secret", "tls"]
 
 
-def test_a_secret_that_is_no_text_is_replaced_in_json(network: Network) -> None:
+async def test_a_secret_that_is_no_text_is_replaced_in_json(network: Network) -> None:
     server = network.serve("auth", 4181, response(answer()))
 
-    ask(method="post", secret=b"a\xff")
+    await ask(method="post", secret=b"a\xff")
 
     assert json.loads(server.body)["secret"] == ["a\ufffd"]
 
 
-def test_credentials_of_the_url_are_sent_as_basic_auth(network: Network) -> None:
+async def test_credentials_of_the_url_are_sent_as_basic_auth(network: Network) -> None:
     server = network.serve("auth", 80, response(answer()))
 
-    ask("http://nsqd:p%40ss@auth/auth")
+    await ask("http://nsqd:p%40ss@auth/auth")
 
     scheme, _, credentials = server.headers["Authorization"].partition(" ")
     assert scheme == "Basic"
     assert base64.b64decode(credentials) == b"nsqd:p@ss"
 
 
-def test_timeouts_are_those_given(network: Network) -> None:
-    server = network.serve("auth", 4181, response(answer()))
-
-    ask(connect_timeout_s=2.5, request_timeout_s=7.0)
-
-    assert network.connects == [(("auth", 4181), 2.5)]
-    assert all(timeout is not None and 0 < timeout <= 7.0 for timeout in server.timeouts)
-    assert server.timeouts
-
-
-def test_zero_means_no_timeout(network: Network) -> None:
-    server = network.serve("auth", 4181, response(answer()))
-
-    ask(connect_timeout_s=0.0, request_timeout_s=0.0)
-
-    assert network.connects == [(("auth", 4181), None)]
-    assert set(server.timeouts) == {None}
-
-
-def test_a_server_that_sends_a_byte_now_and_then_is_given_up(
-    network: Network, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = [50.0]
-
-    def wait_a_second() -> None:
-        clock[0] += 1.0
-
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    server = FakeSocket(response(answer()), before_receive=wait_a_second)
-    network.answers["auth", 4181] = server
-
-    with pytest.raises(AuthError, match="timed out"):
-        ask(request_timeout_s=5.0)
-
-    assert clock[0] == 55.0
-    assert server.timeouts == [5.0, 5.0, 4.0, 3.0, 2.0, 1.0]
-    assert server.is_closed
-
-
 # https
 
 
-def test_https_is_spoken_with_the_given_context(network: Network, context: ssl.SSLContext) -> None:
+async def test_https_is_spoken_with_the_given_context(
+    network: Network, context: ssl.SSLContext
+) -> None:
     server = network.serve("auth", 443, response(answer()))
 
-    ask("https://auth/auth", ssl_context=context)
+    await ask("https://auth/auth", ssl_context=context)
 
-    assert network.handshakes == ["auth"]
+    assert network.handshakes == [context]
     assert server.target.startswith("/auth?")
 
 
 @pytest.mark.parametrize("method", ["get", "post"])
-def test_a_server_that_wants_https_is_asked_there(
+async def test_a_server_that_wants_https_is_asked_there(
     network: Network, context: ssl.SSLContext, method: str
 ) -> None:
     plain = network.serve("auth", 4181, response({"https_port": 4182}, "403 Forbidden"))
     secure = network.serve("auth", 4182, response(answer()))
 
-    state = ask(ssl_context=context, method=method)
+    state = await ask(ssl_context=context, method=method)
 
     assert state.identity == "someone"
-    assert network.handshakes == ["auth"]
+    assert network.handshakes == [context]
     assert (secure.target, secure.body) == (plain.target, plain.body)
 
 
-def test_https_is_tried_once(network: Network, context: ssl.SSLContext) -> None:
+async def test_https_is_tried_once(network: Network, context: ssl.SSLContext) -> None:
     for port in (4181, 4182):
         network.serve("auth", port, response({"https_port": 4182}, "403 Forbidden"))
 
     with pytest.raises(AuthError, match="status 403"):
-        ask(ssl_context=context)
+        await ask(ssl_context=context)
 
     assert len(network.connects) == 2
 
@@ -318,11 +289,11 @@ def test_https_is_tried_once(network: Network, context: ssl.SSLContext) -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"{}", b"[]", b'{"https_port":0}', b'{"https_port":70000}', b'{"https_port":"1"}']
 )
-def test_a_plain_403_is_a_failure(network: Network, body: bytes) -> None:
+async def test_a_plain_403_is_a_failure(network: Network, body: bytes) -> None:
     network.serve("auth", 4181, response(body, "403 Forbidden"))
 
     with pytest.raises(AuthError, match="status 403"):
-        ask()
+        await ask()
 
     assert len(network.connects) == 1
 
@@ -331,24 +302,24 @@ def test_a_plain_403_is_a_failure(network: Network, body: bytes) -> None:
 
 
 @pytest.mark.parametrize("start", [0, 1, 2])
-def test_any_server_that_answers_suffices(
+async def test_any_server_that_answers_suffices(
     network: Network, monkeypatch: pytest.MonkeyPatch, start: int
 ) -> None:
     # A-12
     monkeypatch.setattr(random, "randrange", lambda count: start)
     network.serve("b", 4181, response(answer()))
 
-    ask("a:4181", "b:4181", "c:4181")
+    await ask("a:4181", "b:4181", "c:4181")
 
-    asked = [host for (host, _), _ in network.connects]
+    asked = [host for host, _ in network.connects]
     assert asked == {0: ["a", "b"], 1: ["b"], 2: ["c", "a", "b"]}[start]
 
 
-def test_the_error_names_every_server(network: Network) -> None:
+async def test_the_error_names_every_server(network: Network) -> None:
     network.serve("b", 4181, response(b"", "500 Internal Server Error"))
 
     with pytest.raises(AuthError) as caught:
-        ask("a:4181", "http://user:password@b:4181/auth?key=value")
+        await ask("a:4181", "http://user:password@b:4181/auth?key=value")
 
     assert sorted(str(caught.value).split("; ")) == [
         "failed to auth against a:4181 - Connection refused",
@@ -356,49 +327,40 @@ def test_the_error_names_every_server(network: Network) -> None:
     ]
 
 
-def test_without_servers_nobody_is_let_in() -> None:
+async def test_without_servers_no_client_is_let_in() -> None:
     with pytest.raises(AuthError, match="no auth servers"):
-        query_auth(
-            (),
-            secret=b"x",
-            remote_ip="",
-            common_name="",
-            is_tls=False,
-            method="get",
-            connect_timeout_s=1.0,
-            request_timeout_s=1.0,
-            ssl_context=None,
-            now=0.0,
-        )
+        await AuthServers((), HttpClient()).ask(Question(b"x", "", "", is_tls=False))
 
 
 @pytest.mark.parametrize(
     "address", ["ftp://auth/x", "http://", "http://auth:99999/", "http://auth:x/", "http://[::1"]
 )
-def test_an_address_that_is_none_is_a_failure(network: Network, address: str) -> None:
+async def test_an_address_that_is_none_is_a_failure(network: Network, address: str) -> None:
     with pytest.raises(AuthError, match="failed to auth against"):
-        ask(address)
+        await ask(address)
 
     assert network.connects == []
 
 
 @pytest.mark.parametrize("status", ["301 Moved", "302 Found", "307 Temporary Redirect"])
-def test_redirects_are_not_followed(network: Network, status: str) -> None:
+async def test_redirects_are_not_followed(network: Network, status: str) -> None:
     elsewhere = network.serve("evil", 80, response(answer()))
     head = f"HTTP/1.1 {status}\r\nLocation: http://evil/auth\r\nContent-Length: 0\r\n\r\n"
     network.serve("auth", 4181, head.encode())
 
     with pytest.raises(AuthError, match="status 30"):
-        ask()
+        await ask()
 
     assert elsewhere.sent == b""
 
 
-def test_a_reply_without_end_is_cut(network: Network) -> None:
-    network.serve("auth", 4181, b"HTTP/1.0 200 OK\r\n\r\n" + b" " * (MAX_REPLY_BYTES + 10))
+async def test_a_reply_without_end_is_cut(network: Network) -> None:
+    network.serve(
+        "auth", 4181, b"HTTP/1.0 200 OK\r\n\r\n" + b" " * (ClientLimits().max_body_bytes + 10)
+    )
 
     with pytest.raises(AuthError, match="reply of more than 1048576 bytes"):
-        ask()
+        await ask()
 
 
 @pytest.mark.parametrize(
@@ -412,11 +374,11 @@ def test_a_reply_without_end_is_cut(network: Network) -> None:
         b"HTTP/1.1 200 OK\r\nX: " + b"y" * 100_000,
     ],
 )
-def test_a_server_that_speaks_no_http_is_a_failure(network: Network, raw: bytes) -> None:
+async def test_a_server_that_speaks_no_http_is_a_failure(network: Network, raw: bytes) -> None:
     network.serve("auth", 4181, raw)
 
     with pytest.raises(AuthError, match="failed to auth against auth:4181 - "):
-        ask()
+        await ask()
 
 
 @pytest.mark.parametrize(
@@ -430,21 +392,21 @@ def test_a_server_that_speaks_no_http_is_a_failure(network: Network, raw: bytes)
         OSError(),
     ],
 )
-def test_the_secret_is_in_no_error(network: Network, failure: Exception) -> None:
+async def test_the_secret_is_in_no_error(network: Network, failure: Exception) -> None:
     network.answers["auth", 4181] = failure
 
     with pytest.raises(AuthError) as caught:
-        ask()
+        await ask()
 
     assert SECRET not in str(caught.value)
     assert not str(caught.value).endswith("- ")
 
 
-def test_a_path_that_cannot_be_sent_does_not_reveal_the_secret(network: Network) -> None:
+async def test_a_path_that_cannot_be_sent_does_not_reveal_the_secret(network: Network) -> None:
     network.serve("auth", 80, response(answer()))
 
     with pytest.raises(AuthError) as caught:
-        ask("http://auth/a b")
+        await ask("http://auth/a b")
 
     assert SECRET not in str(caught.value)
 
@@ -452,7 +414,7 @@ def test_a_path_that_cannot_be_sent_does_not_reveal_the_secret(network: Network)
 # Replies
 
 
-def test_the_reply_is_read(network: Network) -> None:
+async def test_the_reply_is_read(network: Network) -> None:
     # A-4
     entries = [
         {"topic": "^a$", "channels": ["x", "y"], "permissions": ["subscribe"]},
@@ -460,7 +422,7 @@ def test_the_reply_is_read(network: Network) -> None:
     ]
     network.serve("auth", 4181, response(answer(ttl=60, authorizations=entries)))
 
-    state = ask(now=1000.0)
+    state = await ask(now=1000.0)
 
     assert (state.identity, state.identity_url) == ("someone", "http://id.example/someone")
     assert state.permission_count == 2
@@ -472,19 +434,21 @@ def test_the_reply_is_read(network: Network) -> None:
 
 
 @pytest.mark.parametrize("extra", [{"authorizations": []}, {"authorizations": None}])
-def test_a_reply_may_hold_no_authorization(network: Network, extra: dict[str, object]) -> None:
+async def test_a_reply_may_hold_no_authorization(
+    network: Network, extra: dict[str, object]
+) -> None:
     # A-7
     network.serve("auth", 4181, response(answer(**extra)))
 
-    assert ask().permission_count == 0
+    assert (await ask()).permission_count == 0
 
 
-def test_keys_match_whatever_their_case_and_null_is_absent(network: Network) -> None:
+async def test_keys_match_whatever_their_case_and_null_is_absent(network: Network) -> None:
     entry = {"Topic": "t", "channels": None}
     payload = {"TTL": 5, "Identity": None, "Authorizations": [entry]}
     network.serve("auth", 4181, response(payload))
 
-    state = ask()
+    state = await ask()
 
     assert (state.identity, state.permission_count) == ("", 1)
     assert state.authorizations[0].channels == ()
@@ -513,17 +477,17 @@ def test_keys_match_whatever_their_case_and_null_is_absent(network: Network) -> 
         (answer(authorizations=[{"permissions": ["fly"]}]), "unknown permission"),
         (answer(authorizations=[{"permissions": [1]}]), "permissions are not strings"),
         (answer(authorizations=[{"permissions": "publish"}]), "permissions is not of type list"),
-        (answer(authorizations=[{"topic": "("}]), r"bad pattern '\(': missing closing"),
+        (answer(authorizations=[{"topic": "("}]), r"bad pattern '\(': missing "),
         (answer(authorizations=[{"channels": ["a**"]}]), r"bad pattern 'a\*\*'"),
         (answer(authorizations=[{"topic": 5}]), "topic is not of type str"),
     ],
 )
-def test_an_unusable_reply_is_a_failure(network: Network, payload: object, text: str) -> None:
+async def test_an_unusable_reply_is_a_failure(network: Network, payload: object, text: str) -> None:
     # A-6
     network.serve("auth", 4181, response(payload))
 
     with pytest.raises(AuthError, match=text):
-        ask()
+        await ask()
 
 
 # Rights
@@ -600,10 +564,10 @@ def test_an_answer_expires() -> None:
     assert state.is_expired(10.0)
 
 
-def test_the_question_can_be_parsed_back(network: Network) -> None:
+async def test_the_question_can_be_parsed_back(network: Network) -> None:
     server = network.serve("auth", 4181, response(answer()))
 
-    ask(secret="ümläut & more+", common_name="a=b")
+    await ask(secret="ümläut & more+", common_name="a=b")
 
     assert dict(parse_qsl(urlsplit(server.target).query, keep_blank_values=True)) == {
         "common_name": "a=b",
@@ -611,3 +575,43 @@ def test_the_question_can_be_parsed_back(network: Network) -> None:
         "secret": "ümläut & more+",
         "tls": "false",
     }
+
+
+@pytest.mark.parametrize(("max_instructions", "is_good"), [(200_000, True), (1000, False)])
+async def test_a_reply_with_many_large_patterns_is_refused(
+    network: Network, monkeypatch: pytest.MonkeyPatch, max_instructions: int, *, is_good: bool
+) -> None:
+    monkeypatch.setattr(auth, "MAX_REPLY_INSTRUCTIONS", max_instructions)
+    entries = [{"topic": f"{number}{'a' * 100}"} for number in range(20)]
+    network.serve("auth", 4181, response(answer(authorizations=entries)))
+
+    if is_good:
+        assert (await ask()).permission_count == 20
+    else:
+        with pytest.raises(AuthError, match="too large"):
+            await ask()
+
+
+async def test_only_so_many_questions_are_under_way(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auth, "MAX_QUESTIONS", 2)
+    hung = FakeServer(b"")
+    monkeypatch.setattr(hung, "write", lambda data: None)
+    network.answers["auth", 4181] = hung
+    servers = AuthServers(("auth:4181",), HttpClient())
+
+    tasks = [servers.ask(Question(b"x", "", "", is_tls=False)) for _ in range(5)]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert len(network.connects) == 2
+
+    tasks[0].cancel()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert len(network.connects) == 3
+
+    servers.close()
+    await asyncio.wait(tasks)
+    assert all(task.cancelled() for task in tasks)
+    assert len(network.connects) == 3

@@ -1,4 +1,4 @@
-"""Auth servers that are slow harm nobody but those who wait for them."""
+"""An auth server that is slow holds up only the clients that wait for it."""
 
 import asyncio
 import re
@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from nsqd.tcp.auth import Authorization, AuthState
+from nsqd.tcp.auth import Authorization, AuthServers, AuthState, Question
 from nsqd.tcp.auth_patterns import Pattern
 from tests.support.auth_server import AuthServer, allow, answer
 from tests.support.running_daemon import StartNsqd
 
-CLIENT_COUNT = 48  # more than the loop's own threads, and more than there are for auth
+CLIENT_COUNT = 48  # more than the questions that may be under way
 PATIENCE_S = 3.0  # less than it takes to give up on the auth server
 
 
@@ -67,12 +67,14 @@ async def test_rights_that_run_out_while_they_are_asked_for_are_good_for_one_com
 ) -> None:
     asked = []
 
-    def query(*_addresses: object, **_about: object) -> AuthState:
-        asked.append(1)
+    def ask(_servers: AuthServers, question: Question) -> asyncio.Future[AuthState]:
+        asked.append(question)
         entry = Authorization(Pattern(".*"), (Pattern(".*"),), frozenset({"publish"}))
-        return AuthState("somebody", "", (entry,), expires_at=0.0)
+        answer = asyncio.get_running_loop().create_future()
+        answer.set_result(AuthState("somebody", "", (entry,), expires_at=0.0))
+        return answer
 
-    monkeypatch.setattr("nsqd.daemon.query_auth", query)
+    monkeypatch.setattr(AuthServers, "ask", ask)
     nsqd = await start_nsqd(auth_http_addresses=("127.0.0.1:1",))
     client = await nsqd.connect()
     client.command("AUTH", body=b"secret")

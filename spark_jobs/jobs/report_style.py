@@ -1,3 +1,6 @@
+"""Style and script of the report page: light and dark as the reader's system is set."""
+
+STYLE = """
 :root{color-scheme:light dark;--ink:#1d2530;--quiet:#5d6b7c;--page:#f4f6f8;--card:#fff;
 --line:#dfe4ea;--mark:#2f6fb0;--warn:#a8480b;--warnbg:#fdf0e6}
 @media (prefers-color-scheme:dark){:root{--ink:#e4e9ef;--quiet:#97a4b3;--page:#12161b;
@@ -30,7 +33,7 @@ th,td{padding:5px 6px;border-bottom:1px solid var(--line);text-align:left;vertic
 white-space:nowrap}
 td:last-child{white-space:normal}
 th{cursor:pointer;color:var(--quiet);font-weight:600;position:sticky;top:0;background:var(--card)}
-th[aria-sort]::after{content:" \2191"}th[aria-sort=descending]::after{content:" \2193"}
+th[aria-sort]::after{content:" \\2191"}th[aria-sort=descending]::after{content:" \\2193"}
 td.n,th.n{text-align:right}td.n{font-variant-numeric:tabular-nums}
 tbody tr:hover{background:color-mix(in srgb,var(--mark) 8%,transparent)}
 a{color:var(--mark)}code{font:12.5px ui-monospace,"DejaVu Sans Mono",monospace;
@@ -40,3 +43,34 @@ border:1px solid var(--line);border-radius:6px;background:var(--page);color:inhe
 summary{cursor:pointer;overflow-wrap:anywhere}details[open]>summary{margin-bottom:10px}
 .spark{display:block}
 @media print{details::details-content{content-visibility:visible}.card{break-inside:avoid}}
+"""
+
+SCRIPT = """
+'use strict';
+for (const th of document.querySelectorAll('th')) {
+  th.addEventListener('click', () => {
+    const table = th.closest('table'), body = table.tBodies[0], column = th.cellIndex;
+    const up = th.getAttribute('aria-sort') === 'descending';
+    for (const other of th.parentNode.cells) other.removeAttribute('aria-sort');
+    th.setAttribute('aria-sort', up ? 'ascending' : 'descending');
+    const key = row => row.cells[column].dataset.sort || row.cells[column].textContent;
+    const order = (a, b) => key(a).localeCompare(key(b), undefined, {numeric: true});
+    const rows = [...body.rows].sort((a, b) => up ? order(a, b) : order(b, a));
+    body.append(...rows);
+  });
+}
+const search = document.getElementById('search'), queues = document.getElementById('queues');
+if (search) search.addEventListener('input', () => {
+  const text = search.value.toLowerCase();
+  for (const row of queues.tBodies[0].rows) {
+    const name = row.cells[0].textContent + ' ' + row.cells[1].textContent;
+    row.hidden = !name.toLowerCase().includes(text);
+  }
+});
+const show = () => {
+  const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (target instanceof HTMLDetailsElement) { target.open = true; target.scrollIntoView(); }
+};
+addEventListener('hashchange', show);
+show();
+"""
