@@ -1,42 +1,35 @@
-"""Where a queue puts what memory does not hold: a DiskQueue with its fsync schedule, or nowhere.
+"""Backends: the disk behind the memory of a queue, or none for ephemeral topics and channels.
 
-Appends and reads happen on the loop (2 us against 67 us through a thread), syncs never do: they are
-prepared here, run in a thread and completed here. Emptying and deleting are rare, and done on the
-loop with all they need: the files, one fsync of the directory, and a sync under way that must end.
-
-Group commit: where publishes wait for their sync (`--sync-every=1`), one starts at the end of the
-loop turn and covers all that was written in it; what comes while it runs is covered by the next. It
-makes the records durable and nothing else, which is one fsync; the read position follows within
-`PROMPT_METADATA_S`.
+A `DiskBackend` owns a DiskQueue (records), a DueLog (due times of deferred messages) and a
+SyncSchedule (when both become durable). Appends and reads run on the event loop (2 us against 67 us
+through a thread), syncs in threads. Emptying and deleting are rare and run on the event loop with
+all that they need: the files, one fsync of the directory, and the end of a sync that runs.
 """
 
 import errno
 import logging
 import os
-import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from diskqueue import DiskQueue, SyncJob, layout
+from diskqueue import DiskQueue, layout
 from diskqueue.envelope import HEADER_BYTES
 from nsqd.broker.histogram import Histogram
 from nsqd.broker.queue.batch import MixedBatch
 from nsqd.broker.queue.due_log import DueLog
 from nsqd.broker.queue.piece import Origin, Piece
 from nsqd.broker.queue.receipt import Receipt, Receipts
-from nsqd.broker.scheduler import Scheduler, Timer
+from nsqd.broker.queue.sync_schedule import SyncRules, SyncSchedule
+from nsqd.broker.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
 
 MAX_STORED_BYTES = 2**31 - 1
 # A block that could not be read so many times, a second apart, is taken for lost.
 GIVE_UP_COUNT = 10
-# With --sync-every=1 finished messages are noted on disk this soon: not at each FIN, which would
-# take the disk from the publishes that wait for it.
-PROMPT_METADATA_S = 0.1
 _NO_TIMES: Mapping[bytes, int] = {}
 
 
@@ -157,27 +150,22 @@ class DiskBackend:
         now_ns = scheduler.steady_time_ns()
         self._due_log = DueLog(settings.data_path, name, now_ns, self._find_step(now_ns))
         self._on_write = on_write
-        self._on_repeat = on_repeat
-        self._sync_times = sync_times
+        # Holds no reference to the backend: the garbage collector is off.
+        self._report = partial(_report, name, on_repeat, on_write)
         self._receipts = receipts or Receipts(needs_sync=False)
-        self._is_prompt = self._receipts.needs_sync
-        self._sync_every = settings.sync_every
-        self._sync_timeout_s = settings.sync_timeout_s
-        if self._is_prompt:
-            self._sync_timeout_s = min(settings.sync_timeout_s, PROMPT_METADATA_S)
-        self._sync_started = 0.0
-        self._timer: Timer | None = None
-        self._job: SyncJob | None = None
-        self._is_start_scheduled = False
-        self._wants_metadata = False
-        self._has_sync_failed = False  # then the next one waits for the timer
-        self._has_metadata_failed = False  # and a sync of records alone does not make up for that
+        self._schedule = SyncSchedule(
+            name,
+            self._queue,
+            scheduler,
+            SyncRules(
+                every_count=settings.sync_every,
+                timeout_s=settings.sync_timeout_s,
+                is_group_commit=self._receipts.needs_sync,
+            ),
+            on_outcome=partial(self._report, "sync"),
+            sync_times=sync_times,
+        )
         self._failed_read_count = 0  # since the last that succeeded
-        self._is_closed = False
-        # Appends are numbered, so that a receipt waits for a sync that covers its own.
-        self._append_number = 0
-        self._covered_number = 0  # by the sync under way, or the last one
-        self._waiting: deque[tuple[int, Receipt]] = deque()
 
     @property
     def queue(self) -> DiskQueue:
@@ -213,9 +201,8 @@ class DiskBackend:
             raise
         self._on_write(None)
         first = self._queue.advance(lengths) if keep else None
-        self._append_number += 1
         self._receipts.note(self)
-        self._changed()
+        self._schedule.note_append()
         return first
 
     def undo_append(self, lengths: Sequence[int]) -> None:
@@ -224,9 +211,7 @@ class DiskBackend:
 
     def add_receipt(self, receipt: Receipt) -> None:
         """Settle the receipt when what is written now has been synced."""
-        self._waiting.append((self._append_number, receipt))
-        if self._is_prompt:
-            self._start_soon()
+        self._schedule.add_receipt(receipt)
 
     def read(self, max_records: int, max_bytes: int) -> Piece | None:
         """Read the next records, or None if there are none."""
@@ -234,15 +219,15 @@ class DiskBackend:
             records = self._queue.read(max_records, max_bytes)
         except OSError as error:
             self._failed_read_count += 1
-            self._tell("read", error)
+            self._report("read", error)
             if error.errno == errno.EIO and self._failed_read_count % GIVE_UP_COUNT == 0:
                 self._queue.skip_unreadable()
             raise
         if self._failed_read_count:
             self._failed_read_count = 0
-            self._tell("read", None)
+            self._report("read", None)
         if records is None:
-            self._changed()  # what was left may have been quarantined, which wants a sync
+            self._schedule.note_change()  # the rest may have been quarantined
             return None
         batch = MixedBatch.from_records(records.data, records.starts, records.ends)
         count = len(batch.bodies)
@@ -252,7 +237,7 @@ class DiskBackend:
     def commit(self, ordinals: Iterable[int]) -> None:
         """Forget records for good."""
         self._queue.commit(ordinals)
-        self._changed()
+        self._schedule.note_change()
 
     def note_due(self, ids: Sequence[bytes], due_ns: int, *, are_unread: bool) -> None:
         """Remember when messages are due; if that fails, a crash brings them early."""
@@ -298,15 +283,15 @@ class DiskBackend:
             try:
                 self._queue.empty()
             finally:
-                self._settle(self._append_number, None)  # nothing is left to be synced
-                self._changed()
+                self._schedule.settle_all()
+                self._schedule.note_change()
 
     def free_room(self) -> None:
         """Have files removed that hold finished records only, if there are any."""
         queue = self._queue
         queue.wants_room = True
         if not queue.depth and not queue.outstanding_count and queue.disk_bytes:
-            self._changed()
+            self._schedule.note_change()
 
     def close(self) -> None:
         """Make everything durable and let go of the files."""
@@ -320,109 +305,18 @@ class DiskBackend:
         """Remove the files."""
         self.stop()
         for verb in ("sync", "read"):
-            self._tell(verb, None)
+            self._report(verb, None)
         try:
             self._due_log.remove()
         finally:
             try:
                 self._queue.delete()
             finally:
-                self._settle(self._append_number, None)
+                self._schedule.settle_all()
 
     def stop(self) -> None:
         """Sync no more by itself."""
-        self._is_closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _changed(self) -> None:
-        if self._job is not None or self._is_start_scheduled or self._is_closed:
-            return  # looked at again when it is done, or never
-        is_due = self._queue.unsynced_count >= self._sync_every and not self._is_prompt
-        if is_due and not self._has_sync_failed:
-            self._wants_metadata = True
-            self._start_soon()
-        elif self._timer is None:
-            when = self._scheduler.time() + self._sync_timeout_s
-            self._timer = self._scheduler.call_at(when, self._sync)
-
-    def _sync(self) -> None:
-        self._timer = None
-        self._wants_metadata = True
-        self._start()
-
-    def _start_soon(self) -> None:
-        """Begin a sync at the end of the turn, so that it covers all of it."""
-        if self._job is None and not self._is_start_scheduled:
-            self._is_start_scheduled = True
-            self._scheduler.call_soon(self._start)
-
-    def _start(self) -> None:
-        self._is_start_scheduled = False
-        if self._job is not None or self._is_closed:
-            return
-        with_metadata, self._wants_metadata = self._wants_metadata, False
-        if with_metadata and self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._covered_number = self._append_number
-        try:
-            self._job = self._queue.prepare_sync(with_metadata=with_metadata)
-        except OSError as error:
-            self._settle(self._covered_number, error)
-            self._sync_failed(error)
-            return
-        if self._job is None:
-            self._settle(self._covered_number, None)
-            if self._has_sync_failed:
-                self._sync_succeeded()  # what it was about has been emptied or undone
-            return
-        self._sync_started = time.perf_counter()
-        self._scheduler.run_in_thread(self._job.run, self._synced)
-
-    def _synced(self, error: OSError | None) -> None:
-        job, self._job = self._job, None
-        assert job is not None
-        if self._sync_times is not None:
-            self._sync_times.observe(time.perf_counter() - self._sync_started)
-        if self._is_closed:
-            return  # close() has waited for the job and synced again
-        self._queue.complete_sync(job, error)
-        self._has_metadata_failed |= error is not None and job.are_segments_durable
-        # A new file is found after a power cut only if its directory was synced too.
-        are_records_safe = job.are_segments_durable and not job.has_new_files
-        self._settle(self._covered_number, None if are_records_safe else error)
-        if error is not None:
-            self._sync_failed(error)
-        elif self._has_sync_failed and (job.metadata is not None or not self._has_metadata_failed):
-            self._sync_succeeded()
-        if self._wants_metadata or (self._is_prompt and self._waiting):
-            self._start()
-        elif self._queue.unsynced_count:
-            self._changed()
-
-    def _settle(self, number: int, error: OSError | None) -> None:
-        """Tell those who wait for appends up to `number`."""
-        while self._waiting and self._waiting[0][0] <= number:
-            self._waiting.popleft()[1].settle(error)
-
-    def _sync_failed(self, error: OSError) -> None:
-        """Tell, and try again after the timeout: at once would only fail again, and again."""
-        logger.error("DISKQUEUE(%s): failed to sync - %s", self._name, error)
-        self._has_sync_failed = True
-        self._tell("sync", error)
-        self._changed()
-
-    def _sync_succeeded(self) -> None:
-        self._has_sync_failed = self._has_metadata_failed = False
-        self._tell("sync", None)
-
-    def _tell(self, verb: str, error: OSError | None) -> None:
-        if self._on_repeat is not None:
-            self._on_repeat(f"{verb} {self._name}", error)
-        else:
-            self._on_write(error)
+        self._schedule.stop()
 
 
 class NullBackend:
@@ -472,3 +366,17 @@ class NullBackend:
 
     def delete(self) -> None:
         """Nothing is on disk."""
+
+
+def _report(
+    name: str,
+    on_repeat: Callable[[str, OSError | None], object] | None,
+    on_write: Callable[[OSError | None], object],
+    verb: str,
+    error: OSError | None,
+) -> None:
+    """Report how a sync or a read of a queue ended that failed, or had failed before."""
+    if on_repeat is not None:
+        on_repeat(f"{verb} {name}", error)
+    else:
+        on_write(error)

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from nsqd.broker.histogram import Histogram
-from nsqd.broker.queue.backend import PROMPT_METADATA_S, DiskBackend
+from nsqd.broker.queue.backend import DiskBackend
 from nsqd.broker.queue.batch import MixedBatch
 from nsqd.broker.queue.receipt import Receipt, Receipts
+from nsqd.broker.queue.sync_schedule import PROMPT_METADATA_S
 from tests.support.channel_rig import disk_settings
 from tests.support.fake_scheduler import FakeScheduler
 
