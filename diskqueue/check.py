@@ -7,8 +7,9 @@ a little older than the segments, which is a note and no damage.
 import os
 from dataclasses import dataclass, field
 
-from diskqueue import finished, layout, segment
+from diskqueue import layout, segment, sidecar
 from diskqueue.errors import CorruptMetadataError
+from diskqueue.intervals import Intervals
 
 
 @dataclass(slots=True)
@@ -59,31 +60,29 @@ def check_queue(directory: str, files: layout.QueueFiles) -> QueueReport:
 
 def _check_sidecar(
     directory: str, files: layout.QueueFiles, metadata: layout.Metadata, report: QueueReport
-) -> list[tuple[int, int]]:
-    """Looks which records are finished; returns which segments may have been deleted."""
-    read = finished.Position(metadata.read_file, metadata.read_pos)
+) -> Intervals:
+    """Count the finished records; return the numbers of segments that may have been deleted."""
+    read = sidecar.Position(metadata.read_file, metadata.read_pos)
     try:
-        found = finished.examine(directory, files.name, read, files.segments)
+        found = sidecar.examine(directory, files.name, read, files.segments)
     except FileNotFoundError:
         report.notes.append("a segment was consumed meanwhile")
-        return []
+        return Intervals()
     if found is None:
-        return []
+        return Intervals()
     for doubt in found.doubts:
         report.notes.append(f"finished records would be delivered again: {doubt}")
     if found.read > read:
         number, offset = found.read
         report.notes.append(f"a start goes on at {number},{offset}: the metadata was not written")
-    for block in found.blocks:
-        offset = found.read.offset if block.number == found.read.number else 0
-        report.finished_count += block.count_from(offset)
-    for first, last in found.gaps:
-        present_count = sum(first <= number <= last for number in files.segments)
-        count = last + 1 - first - present_count
+    report.finished_count = sum(records.count for records in found.find_records().values())
+    present = Intervals.of_numbers(files.segments)
+    for gap in found.gaps:
+        count = Intervals([gap]).minus(present).count
         if count:
             report.notes.append(f"{count} segments are consumed, though older ones are not")
-    # What a start passes over may be deleted; the gaps in it are not in this sidecar any more.
-    return [(read.number, found.read.number - 1), *found.gaps]
+    # Segments that a start passes over may be deleted; this sidecar does not have their gaps.
+    return found.gaps.union(Intervals.of_span(read.number, found.read.number))
 
 
 def _check_segment(directory: str, number: int, report: QueueReport) -> int:
@@ -144,7 +143,7 @@ def _compare(
     metadata: layout.Metadata,
     files: layout.QueueFiles,
     recorded_count: int,
-    gaps: list[tuple[int, int]],
+    gaps: Intervals,
     report: QueueReport,
 ) -> None:
     is_drained = (metadata.read_file, metadata.read_pos) == (
@@ -155,14 +154,10 @@ def _compare(
         return
     # At position 0 the last segment need not exist.
     stop = metadata.write_file + (1 if metadata.write_pos > 0 else 0)
-    found = [number for number in files.segments if metadata.read_file <= number < stop]
-    missing_count = stop - metadata.read_file - len(found)
-    for first, last in gaps:
-        present = [number for number in found if first <= number <= last]
-        known_count = min(last + 1, stop) - max(first, metadata.read_file)
-        missing_count -= max(0, known_count) - len(present)
-    if missing_count > 0:
-        report.damage.append(f"{missing_count} segments are missing")
+    expected = Intervals.of_span(metadata.read_file, stop)
+    missing = expected.minus(Intervals.of_numbers(files.segments)).minus(gaps)
+    if missing:
+        report.damage.append(f"{missing.count} segments are missing")
     for number, position in (
         (metadata.read_file, metadata.read_pos),
         (metadata.write_file, metadata.write_pos),

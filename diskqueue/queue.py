@@ -13,10 +13,10 @@ Three positions, each a segment and an offset, never out of this order:
 * `read` and `advance` move the read position and hand out ordinals; `advance` is a read by a caller
   who still has the records in memory.
 * `commit` takes ordinals in any order. The committed position is that of the lowest ordinal not
-  committed (`window`), or the read position if there is none.
+  committed (`progress`), or the read position if there is none.
 * A sync makes the appended bytes durable and then persists the committed and the write position,
   with the number of records between them as depth, and which records between them are finished
-  (`finished`). Only then are segments without an unfinished record deleted (`progress`).
+  (`sidecar`). Only then are segments without an unfinished record deleted (`sync_job`).
 
 So after a crash every record that was appended and not committed is found again; of those that were
 committed, at most what was committed since the last sync. Nothing else is: the write position on
@@ -50,8 +50,7 @@ from itertools import accumulate
 from diskqueue import layout
 from diskqueue.damage import skip_damage, skip_missing, skip_unreadable
 from diskqueue.errors import CorruptSegmentError, QueueClosedError, RecordTooLargeError
-from diskqueue.finished import Position
-from diskqueue.progress import Progress, durable_position
+from diskqueue.progress import Progress
 from diskqueue.reader import Batch, Reader
 from diskqueue.recovery import SegmentState, recover
 from diskqueue.segment import (
@@ -61,8 +60,8 @@ from diskqueue.segment import (
     PREFIX_BYTES,
     Limits,
 )
-from diskqueue.sidecar import Sidecar
-from diskqueue.sync_job import SyncJob, remove_queue
+from diskqueue.sidecar import Position, Sidecar
+from diskqueue.sync_job import SyncJob, plan_finished, remove_queue
 from diskqueue.writer import Writer
 
 # A queue whose records are all committed gives up a segment of this size at the next sync, and any
@@ -122,7 +121,7 @@ class DiskQueue:
             self._directory, name, found.write_segment, max_bytes_per_file, logger
         )
         self._progress = Progress(found, self._reader, self._writer)
-        self._window = self._progress.window
+        self._outstanding = self._progress.outstanding
         self._sidecar = Sidecar(self._directory, name, exists=found.has_sidecar)
         self._unread_count = found.depth
 
@@ -150,7 +149,7 @@ class DiskQueue:
     @property
     def outstanding_count(self) -> int:
         """Records from the committed position to the read position."""
-        return len(self._window)
+        return len(self._outstanding)
 
     @property
     def disk_bytes(self) -> int:
@@ -231,7 +230,7 @@ class DiskQueue:
         reader = self._reader
         segment = self._writer.undo_append(sum(lengths))
         if (reader.segment.number, reader.position) > (segment.number, segment.end):
-            self._window.remove_last(len(lengths))
+            self._outstanding.remove_last(len(lengths))
             reader.go_to_end(segment)
         else:
             self._unread_count -= len(lengths)
@@ -278,7 +277,9 @@ class DiskQueue:
                 self._progress.forget_finished(segment)
                 continue
             origin = reader.buffer_pos - PREFIX_BYTES
-            first = self._window.add(segment, origin, starts, reader.position, are_lengths=False)
+            first = self._outstanding.add(
+                segment, origin, starts, reader.position, are_lengths=False
+            )
             self._unread_count -= len(starts)
             if reader.skips:
                 reader.skip_finished()
@@ -323,12 +324,12 @@ class DiskQueue:
         if not self._is_open:
             raise QueueClosedError
         reader = self._reader
-        first = self._window.next_ordinal
+        first = self._outstanding.next_ordinal
         end = reader.position + sum(lengths)
         if end > reader.segment.end or reader.skips:
             self._advance_across_segments(lengths)
         elif lengths:
-            self._window.add(reader.segment, reader.position, lengths, end, are_lengths=True)
+            self._outstanding.add(reader.segment, reader.position, lengths, end, are_lengths=True)
             reader.position = end
         self._unread_count -= len(lengths)
         if reader.position >= reader.segment.end:
@@ -350,7 +351,7 @@ class DiskQueue:
             numbers = lengths[index:stop]
             position = reader.position
             reader.position += ends[stop - 1] - done
-            self._window.add(segment, position, numbers, reader.position, are_lengths=True)
+            self._outstanding.add(segment, position, numbers, reader.position, are_lengths=True)
             reader.skip_finished()
             done = ends[stop - 1]
             index = stop
@@ -364,7 +365,7 @@ class DiskQueue:
         """
         if not self._is_open:
             raise QueueClosedError
-        self._commit_count += self._window.commit(ordinals)
+        self._commit_count += self._outstanding.commit(ordinals)
 
     def _correct_depth_at_tail(self) -> None:
         if self._unread_count != 0 and self._reader.is_at_tail():
@@ -457,7 +458,7 @@ class DiskQueue:
         # In the order of the list, of which the job had the beginning.
         del self._progress.retired[: len(job.removed)]
         for entry in job.deleted:
-            self._progress.note_deleted(entry)
+            self._progress.note_deleted(entry.segment, entry.ordinals)
 
     def sync(self) -> None:
         """Makes durable what was appended and committed, and deletes what is no longer needed.
@@ -482,7 +483,7 @@ class DiskQueue:
         if with_metadata:
             read = self._progress.retire_committed()
             metadata = self._make_metadata(read)
-            finished = self._progress.plan_finished(read, durable_position(self._durable_text))
+            finished = plan_finished(self._progress, read, self._durable_text)
             removals = list(self._progress.retired)
         return SyncJob(
             directory=self._directory,
@@ -503,7 +504,7 @@ class DiskQueue:
 
     def _free_if_consumed(self) -> None:
         """Completes the segment being written if all its records are committed, so that it goes."""
-        if len(self._window) == 0 and self._reader.is_at_tail():
+        if len(self._outstanding) == 0 and self._reader.is_at_tail():
             self._writer.start_new_segment()
 
     def _make_metadata(self, read: Position) -> layout.Metadata:

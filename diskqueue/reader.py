@@ -9,12 +9,12 @@ piece reaches into them.
 import errno
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 from diskqueue import layout, resync
 from diskqueue.errors import CorruptSegmentError
-from diskqueue.finished import Range
+from diskqueue.intervals import Interval
 from diskqueue.recovery import SegmentState
 from diskqueue.segment import PREFIX_BYTES, Limits, find_damage, read_record, split_records
 
@@ -80,7 +80,7 @@ class Reader:
         self._fd = -1
         self._buffer = b""
         # Finished records of this segment from the position on.
-        self.skips: deque[Range] = deque()
+        self.skips: deque[Interval] = deque()
         self._look_for_skips()
 
     @property
@@ -197,10 +197,11 @@ class Reader:
     @property
     def bytes_ahead(self) -> int:
         """What is left to read, in this segment and behind it."""
-        ahead = max(self.segment.end - self.position, 0) - _sum_ranges(self.skips)
+        ahead = max(self.segment.end - self.position, 0)
+        ahead -= sum(entry.end - entry.start for entry in self.skips)
         segment = self.segment.next
         while segment is not None:
-            ahead += segment.end - _sum_ranges(segment.finished)
+            ahead += segment.end - segment.finished.width
             segment = segment.next
         return ahead
 
@@ -215,7 +216,7 @@ class Reader:
             segment = self.segment.next
             while segment is not None and segment.end == 0:
                 segment = segment.next
-            if segment is None or not segment.finished or segment.finished[0].start > 0:
+            if segment is None or not segment.finished or segment.finished.start > 0:
                 return
             self.close()
             self.segment = segment
@@ -224,8 +225,7 @@ class Reader:
 
     def _look_for_skips(self) -> None:
         if self.segment.finished or self.skips:
-            position = self.position
-            self.skips = deque(entry for entry in self.segment.finished if entry.start >= position)
+            self.skips = deque(self.segment.finished.since(self.position))
             self.skip_finished()
 
     def close(self) -> None:
@@ -326,7 +326,3 @@ class Reader:
 
     def _path(self) -> str:
         return layout.segment_path(self._directory, self._name, self.segment.number)
-
-
-def _sum_ranges(ranges: Iterable[Range]) -> int:
-    return sum(entry.end - entry.start for entry in ranges)

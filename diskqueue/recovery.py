@@ -27,8 +27,9 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from diskqueue import finished, layout, segment
+from diskqueue import layout, segment, sidecar
 from diskqueue.errors import CorruptMetadataError
+from diskqueue.intervals import Intervals
 
 # How far behind the last known segment to look for more when the directory is not listed. They are
 # consecutive unless a power cut took one.
@@ -74,7 +75,7 @@ class SegmentState:
         # disk is reported through a descriptor that was open when it happened.
         self.fd = -1
         # Records that were finished before the queue was opened, behind the read position of then.
-        self.finished: tuple[finished.Range, ...] = ()
+        self.finished = Intervals()
         self.next: SegmentState | None = None
 
 
@@ -89,8 +90,8 @@ class Recovered:
     consumed: list[SegmentState]  # leftovers to delete
     durable_text: bytes | None  # the metadata on disk, if it was usable
     has_sidecar: bool  # whether believed or not
-    blocks: list[finished.Block] = field(default_factory=list)  # in the order of the records
-    gaps: list[tuple[int, int]] = field(default_factory=list)  # first and last number
+    blocks: list[sidecar.Block] = field(default_factory=list)  # in the order of the records
+    gaps: Intervals = field(default_factory=Intervals)  # numbers of segments
 
 
 def recover(
@@ -147,19 +148,18 @@ def _recover_by_scan(
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
     states = [SegmentState(number, size, exists=True) for number, size in files.segments.items()]
-    # Nobody can say any more whether these were deleted before older ones or are lost. It is told
+    # Whether these were deleted before older ones or are lost cannot be told any more. It is logged
     # here, once.
-    gaps = [
-        (older.number + 1, newer.number - 1)
-        for older, newer in itertools.pairwise(states)
-        if newer.number > older.number + 1
-    ]
+    gaps = Intervals()
+    if states:
+        everything = Intervals.of_span(states[0].number, states[-1].number + 1)
+        gaps = everything.minus(Intervals.of_numbers(files.segments))
     if states:
         logger.warning(
             "diskqueue recovered without metadata queue=%s segments=%d missing=%d",
             name,
             len(states),
-            sum(last + 1 - first for first, last in gaps),
+            gaps.count,
         )
     if not states:
         states = [SegmentState(0)]
@@ -223,22 +223,20 @@ class _Comparison:
         self._logger = logger
         self._sizes = sizes
         self._durable_text = layout.format_metadata(metadata)
-        self._has_sidecar = False
-        self._blocks: list[finished.Block] = []
-        # What the last sync was to delete before older segments, and what of it is gone.
-        self._deleted: list[tuple[int, int]] = []
-        self._gaps: list[tuple[int, int]] = []
+        self._evidence: sidecar.Evidence | None = None
+        # Segments that the last sync deleted before older ones; it may have left some of them.
+        self._gaps = Intervals()
 
     def load_sidecar(self) -> None:
-        """Reads which records behind the read position are finished, and believes what it can.
+        """Read which records behind the read position are finished, as far as that is proven.
 
         Raises:
             OSError: a file cannot be read.
         """
         metadata = self._metadata
-        read = finished.Position(metadata.read_file, metadata.read_pos)
-        found = finished.examine(self._directory, self._name, read, self._sizes)
-        self._has_sidecar = found is not None
+        read = sidecar.Position(metadata.read_file, metadata.read_pos)
+        found = sidecar.examine(self._directory, self._name, read, self._sizes)
+        self._evidence = found
         if found is None:
             return
         for doubt in found.doubts:
@@ -249,12 +247,9 @@ class _Comparison:
             )
         if found.read > read:
             self._move_read_position(found.read)
-        self._blocks = found.blocks
-        self._deleted = found.gaps
-        for gap in self._deleted:
-            self._gaps += _cut_out(gap, self._sizes)
+        self._gaps = found.gaps.minus(Intervals.of_numbers(self._sizes))
 
-    def _move_read_position(self, read: finished.Position) -> None:
+    def _move_read_position(self, read: sidecar.Position) -> None:
         """Puts the read position where the sync was about to put it when the daemon was killed."""
         metadata = self._metadata
         count = 0
@@ -302,53 +297,42 @@ class _Comparison:
             depth=depth,
             consumed=consumed,
             durable_text=self._durable_text,
-            has_sidecar=self._has_sidecar,
-            blocks=self._blocks,
+            has_sidecar=self._evidence is not None,
+            blocks=self._evidence.blocks if self._evidence else [],
             gaps=self._gaps,
         )
 
     def _assign_finished(self, states: list[SegmentState]) -> int:
-        """Lets each segment know its finished records; returns how many the metadata counts.
+        """Give each segment its finished records; return how many the metadata counts.
 
         It does not count those of a segment that was about to be deleted.
         """
-        metadata = self._metadata
-        read = finished.Position(metadata.read_file, metadata.read_pos)
-        by_number: dict[int, list[finished.Range]] = {}
-        for block in self._blocks:
-            by_number.setdefault(block.number, []).extend(
-                entry for entry in block.ranges if (block.number, entry.start) >= read
-            )
+        if self._evidence is None:
+            return 0
+        by_number = self._evidence.find_records()
         for state in states:
-            # The ranges of one block may stand between those of another.
-            state.finished = tuple(sorted(by_number.get(state.number, ())))
+            state.finished = by_number.get(state.number, state.finished)
         return sum(
-            entry.record_count
-            for number, ranges in by_number.items()
-            if not any(first <= number <= last for first, last in self._deleted)
-            for entry in ranges
+            records.count
+            for number, records in by_number.items()
+            if number not in self._evidence.gaps
         )
 
     def _report_missing(self, states: list[SegmentState]) -> None:
         metadata = self._metadata
-        expected = metadata.write_file - metadata.read_file + (metadata.write_pos > 0)
-        found = sum(
-            state.number < metadata.write_file + (metadata.write_pos > 0) for state in states
-        )
+        stop = metadata.write_file + (metadata.write_pos > 0)
+        expected = Intervals.of_span(metadata.read_file, stop)
+        found = Intervals.of_numbers(state.number for state in states if state.number < stop)
         is_drained = (metadata.read_file, metadata.read_pos) == (
             metadata.write_file,
             metadata.write_pos,
         )
-        gone = sum(
-            min(last, metadata.write_file) - max(first, metadata.read_file) + 1
-            for first, last in self._gaps
-        )
-        if found < expected - gone and not is_drained:
+        if expected.minus(found).minus(self._gaps) and not is_drained:
             self._logger.warning(
                 "diskqueue segments missing, skipped queue=%s expected=%d found=%d",
                 self._name,
-                expected,
-                found,
+                expected.count,
+                found.count,
             )
 
     def _find_stale(self, states: list[SegmentState]) -> list[tuple[SegmentState, int]]:
@@ -392,18 +376,6 @@ class _Comparison:
         if last.number > metadata.write_file and last.end == 0:
             return last  # Made for a write that failed.
         return SegmentState(last.number + 1)
-
-
-def _cut_out(gap: tuple[int, int], numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """The parts of a span without some numbers, which ascend."""
-    first, last = gap
-    parts = []
-    for number in numbers:
-        if first <= number <= last:
-            if number > first:
-                parts.append((first, number - 1))
-            first = number + 1
-    return [*parts, (first, last)] if first <= last else parts
 
 
 def _link(states: list[SegmentState]) -> None:

@@ -1,18 +1,18 @@
 """The blocking half of a sync: fsync, sidecar, metadata, deletions.
 
 `DiskQueue.prepare_sync` makes a job on the thread that owns the queue, `run` may then work in any
-other while the queue goes on, and `DiskQueue.complete_sync` takes the result back. So a job holds
-copies only: descriptors of its own, the text of the metadata, paths.
+other while the queue goes on, and `DiskQueue.complete_sync` takes the result back. So a job has
+copies only: descriptors of its own, the text of the metadata, paths, a snapshot of the marks.
 
 The order of the steps makes a crash between any two of them harmless:
 
-1. fsync the segments, so that the metadata never points beyond what is durable; what a failed
-   fsync was to cover is written once more before, since the next one would not write it;
+1. fsync the segments, so that the metadata never points beyond what is durable; bytes that a failed
+   fsync was to cover are written once more before, since the next one would not write them;
 2. rename damaged segments whose records are all finished; a segment the old metadata points to may
    be missing, while one before the new read position would be deleted at the next start;
 3. replace the sidecar of finished records, which is good for the old metadata too;
 4. replace the metadata;
-5. remove the sidecar if nothing is finished behind the new read position;
+5. remove the sidecar if no record is finished behind the new read position;
 6. delete the segments that have no unfinished record.
 
 On a full disk steps 3 and 4 have no room, and would never get any if they had to come before step
@@ -26,13 +26,121 @@ import os
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from diskqueue import layout
+from diskqueue.intervals import Intervals
+from diskqueue.progress import Progress, Run, Snapshot
 from diskqueue.recovery import SegmentState
-from diskqueue.sidecar import Consumed, FinishedPlan, Sidecar
+from diskqueue.sidecar import NO_FINGERPRINT, Block, Fingerprints, Position, Sidecar, encode_body
 from diskqueue.writer import FsyncTarget
 
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class Consumed(NamedTuple):
+    """A segment behind the read position without an unfinished record."""
+
+    segment: SegmentState
+    record_count: int
+    # Of those records that this process has read.
+    ordinals: Intervals
+
+
+class SidecarUpdate(NamedTuple):
+    """The next content of the sidecar, and the segments that can be deleted once it is written.
+
+    They are gaps in it already, and their blocks are still there, for the case that a crash comes
+    before the deletion.
+    """
+
+    previous: Position
+    body: bytes
+    consumed: list[Consumed]
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedPlan:
+    """The records finished behind the read position at the moment of a sync."""
+
+    # The read position of the metadata on disk, and of the metadata to be written.
+    previous: Position
+    read: Position
+    snapshot: Snapshot | None
+    kept: tuple[Block, ...]
+    gaps: Intervals
+    # Completed segments that may have no unfinished record.
+    candidates: tuple[SegmentState, ...]
+
+    def work_out(self, directory: str, name: str) -> SidecarUpdate:
+        """Work out the content of the sidecar; takes the time of the runs that have changed."""
+        with Fingerprints(directory, name) as fingerprints:
+            found = list(self.snapshot.find_blocks(fingerprints)) if self.snapshot else []
+            read_crc = fingerprints.find(*self.read)
+        consumed = self._find_consumed([(run, block) for run, block, _ in found])
+        numbers = Intervals.of_numbers(entry.segment.number for entry in consumed)
+        body = encode_body(
+            self.read,
+            NO_FINGERPRINT if read_crc is None else read_crc,
+            self.gaps.union(numbers),
+            [*[block.encode() for block in self.kept], *[encoded for *_, encoded in found]],
+        )
+        return SidecarUpdate(self.previous, body, consumed)
+
+    def _find_consumed(self, found: list[tuple[Run, Block]]) -> list[Consumed]:
+        """Find the candidates of which every byte belongs to a finished record."""
+        if not self.candidates:
+            return []
+        blocks: dict[int, list[Block]] = {segment.number: [] for segment in self.candidates}
+        runs: dict[int, list[Run]] = {segment.number: [] for segment in self.candidates}
+        for block in [*self.kept, *[block for _, block in found]]:
+            if block.number in blocks:
+                blocks[block.number].append(block)
+        for run, block in found:
+            if block.number in runs:
+                runs[block.number].append(run)
+        return [
+            Consumed(
+                segment,
+                sum(block.records.count for block in blocks[segment.number]),
+                _ordinals_of(runs[segment.number]),
+            )
+            for segment in self.candidates
+            if sum(block.records.width for block in blocks[segment.number]) == segment.end
+        ]
+
+
+def plan_finished(
+    progress: Progress, read: Position, durable_text: bytes | None
+) -> FinishedPlan | None:
+    """Plan the content of the sidecar, or return None if there is no need for one.
+
+    Args:
+        read: the committed position.
+        durable_text: the metadata on disk, if it is known.
+    """
+    snapshot = progress.outstanding.take_snapshot()
+    if snapshot is None and not progress.kept and not progress.gaps:
+        return None
+    previous = read
+    if durable_text is not None:
+        metadata = layout.parse_metadata(durable_text)
+        previous = min(read, Position(metadata.read_file, metadata.read_pos))
+    return FinishedPlan(
+        previous=previous,
+        read=read,
+        snapshot=snapshot,
+        kept=tuple(progress.kept),
+        gaps=progress.gaps,
+        candidates=tuple(progress.find_left_segments()),
+    )
+
+
+def _ordinals_of(runs: list[Run]) -> Intervals:
+    """Return the ordinals of runs of one segment, which are consecutive."""
+    if not runs:
+        return Intervals()
+    return Intervals.of_span(runs[0].first, runs[-1].first + runs[-1].count)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,7 +172,7 @@ class SyncJob:
     deleted: list[Consumed] = field(default_factory=list, init=False)
 
     def run(self) -> None:
-        """Does the blocking work.
+        """Do the blocking work.
 
         Raises:
             OSError: at least one step failed; the later ones were not tried.
@@ -77,7 +185,7 @@ class SyncJob:
                 self.release()
 
     def release(self) -> None:
-        """Closes the descriptors; called by whoever ends the job."""
+        """Close the descriptors; called at the end of `run`, and by the queue in any case."""
         for target in self.targets:
             target.close()
 
@@ -93,16 +201,17 @@ class SyncJob:
             if state.damage is not None:
                 with contextlib.suppress(FileNotFoundError):
                     os.rename(path, layout.quarantine_path(path))
-        consumed = [] if self.finished is None else self.sidecar.prepare(self.finished)
+        update = self.finished.work_out(self.directory, self.name) if self.finished else None
+        consumed = update.consumed if update else []
         depth = self.metadata.depth - sum(entry.record_count for entry in consumed)
         text = layout.format_metadata(replace(self.metadata, depth=depth))
         try:
-            self._write_positions(text)
+            self._write_positions(text, update)
         except OSError as error:
             if error.errno not in _NO_ROOM or not (self.removals or consumed):
                 raise
             self._delete_segments(consumed)
-            self._write_positions(text)
+            self._write_positions(text, update)
         self.durable_text = text
         has_sidecar_to_remove = self.finished is None and self.sidecar.exists
         if has_sidecar_to_remove:
@@ -111,14 +220,14 @@ class SyncJob:
         if has_sidecar_to_remove or self.removals or consumed:
             layout.fsync_directory(self.directory)
 
-    def _write_positions(self, text: bytes) -> None:
-        if self.finished is not None:
-            self.sidecar.write()
+    def _write_positions(self, text: bytes, update: SidecarUpdate | None) -> None:
+        if update is not None:
+            self.sidecar.write(update.previous, update.body)
         if text != self.durable_text or self.targets or self.removals:
             layout.write_atomically(self.metadata_path, text)
 
     def _delete_segments(self, consumed: list[Consumed]) -> None:
-        """Deletes those that were not deleted before."""
+        """Delete those that were not deleted before."""
         done_count = len(self.removed)
         for state, path in zip(
             self.removals[done_count:], self.removal_paths[done_count:], strict=True
@@ -132,7 +241,7 @@ class SyncJob:
 
 
 def remove_queue(directory: str, name: str, segments: Iterable[SegmentState]) -> None:
-    """Removes all files of a queue: segments from the oldest on, then what leads to them.
+    """Remove all files of a queue: segments from the oldest on, then the files that lead to them.
 
     Segments found damaged are renamed instead. The caller syncs the directory.
 

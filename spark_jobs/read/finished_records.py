@@ -1,7 +1,7 @@
 """Records behind the read position that are finished already, as nsqd's sidecar file tells.
 
 The read position is that of the oldest unfinished message; what was finished behind it stands in a
-file beside the metadata. `diskqueue.finished` decides what of that is believed, here as when nsqd
+file beside the metadata. `diskqueue.sidecar` decides what of that is believed, here as when nsqd
 starts, so a backlog lacks exactly those messages that nsqd would not deliver again. Local
 directories only: elsewhere nothing counts as finished behind the read position.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from diskqueue import finished, layout
+from diskqueue import layout, sidecar
 from spark_jobs.read.storage import Directory
 
 _logger = logging.getLogger(__name__)
@@ -43,20 +43,20 @@ def read_finished_records(
     path = directory.find_local_path()
     if path is None:
         return NOTHING_FINISHED
-    read = finished.Position(metadata.read_file, metadata.read_pos)
+    read = sidecar.Position(metadata.read_file, metadata.read_pos)
     try:
-        evidence = finished.examine(path, name, read, sizes)
+        evidence = sidecar.examine(path, name, read, sizes)
     except FileNotFoundError:
         return NOTHING_FINISHED  # consumed meanwhile
     if evidence is None:
         return NOTHING_FINISHED
     for doubt in evidence.doubts:
         _logger.warning("finished records not believed path=%s/%s %s", path, name, doubt)
-    ranges: dict[int, list[tuple[int, int]]] = {}
-    for block in evidence.blocks:
-        ranges.setdefault(block.number, []).extend(entry[:2] for entry in block.ranges)
     bounds = {
-        segment: np.array(sorted(spans), np.int64).tobytes() for segment, spans in ranges.items()
+        segment: np.array([entry[:2] for entry in records], np.int64).tobytes()
+        for segment, records in evidence.find_records().items()
+        if records
     }
+    gaps = tuple((gap.start, gap.end - 1) for gap in evidence.gaps)
     number, offset = evidence.read
-    return FinishedRecords(bounds, tuple(evidence.gaps), (number, offset))
+    return FinishedRecords(bounds, gaps, (number, offset))

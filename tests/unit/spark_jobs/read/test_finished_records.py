@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from diskqueue import DiskQueue, finished
-from diskqueue.finished import Block, Position, Range
+from diskqueue import DiskQueue, sidecar
+from diskqueue.intervals import Interval, Intervals
+from diskqueue.sidecar import Block, Position
 from spark_jobs.read import plan
 from spark_jobs.read.catalog import find_gaps, find_queues
 from spark_jobs.read.columns import arrow_schema, message_schema
@@ -45,9 +46,9 @@ def block(path: Path, number: int, *records: tuple[int, int]) -> bytes:
     def crc(start: int) -> int:
         return zlib.crc32(data[start : start + 30])
 
-    ranges = tuple(Range(a * RECORD, b * RECORD, b - a) for a, b in records)
-    last = ranges[-1].end - RECORD
-    return Block(number, ranges, last, crc(ranges[0].start), crc(last)).encode()
+    finished = Intervals(Interval(a * RECORD, b * RECORD, b - a) for a, b in records)
+    last = finished.end - RECORD
+    return Block(number, finished, last, crc(finished.start), crc(last)).encode()
 
 
 def write_sidecar(
@@ -56,13 +57,13 @@ def write_sidecar(
     *,
     previous: tuple[int, int] = (0, 0),
     read: tuple[int, int] = (0, RECORD),
-    gaps: tuple[tuple[int, int], ...] = (),
+    gaps: tuple[int, ...] = (),
 ) -> Path:
     data = segment_path(path, "t", read[0]).read_bytes()
     crc = zlib.crc32(data[read[1] : read[1] + 30])
-    body = finished.encode_body(Position(*read), crc, gaps, blocks)
+    body = sidecar.encode_body(Position(*read), crc, Intervals.of_numbers(gaps), blocks)
     file = path / "t.diskqueue.finished"
-    file.write_bytes(finished.encode(Position(*previous), body))
+    file.write_bytes(sidecar.encode(Position(*previous), body))
     return file
 
 
@@ -118,7 +119,7 @@ def test_other_records_in_the_same_place_are_unfinished(data: Path) -> None:
 
 def test_segments_deleted_out_of_order_are_not_missing(data: Path) -> None:
     write_queue(data, "t", [messages(n * 10, 10) for n in range(4)], read=(0, RECORD))
-    write_sidecar(data, [block(data, 0, (2, 4))], gaps=((1, 2),))
+    write_sidecar(data, [block(data, 0, (2, 4))], gaps=(1, 2))
     for number in (1, 2):
         segment_path(data, "t", number).unlink()
 
