@@ -57,8 +57,7 @@ from nsqd.runtime.metadata_store import MetadataStore
 from nsqd.settings import broker_settings, command_limits, identify_limits
 from nsqd.stats.statsd import make_statsd
 from nsqd.tcp.auth import AuthServers
-from nsqd.tcp.connection import V2Connection
-from nsqd.tcp.settings import TcpSettings
+from nsqd.tcp.connection import TcpSettings, V2Connection
 
 logger = logging.getLogger(__name__)
 

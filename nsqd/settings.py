@@ -9,7 +9,7 @@ from nsqd.broker.channel import ChannelSettings
 from nsqd.broker.limits.values import DepthPolicy, Limits
 from nsqd.broker.queue.backend import DiskSettings
 from nsqd.config.options import Options
-from nsqd.protocol.command_parser import CommandLimits
+from nsqd.protocol.command_lines import CommandLimits
 from nsqd.protocol.identify import IdentifyLimits
 
 

@@ -4,11 +4,11 @@ import logging
 
 from nsqd.broker.broker import Broker
 from nsqd.broker.channel import Channel
+from nsqd.broker.errors import cause_of
 from nsqd.broker.health import FULL_ERRNOS
 from nsqd.broker.topic import Topic
 from nsqd.http.arguments import get_topic_name
 from nsqd.http.server import HttpError, Request
-from nsqd.protocol.causes import cause_of
 
 logger = logging.getLogger(__name__)
 

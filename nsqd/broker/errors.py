@@ -1,4 +1,4 @@
-"""What can go wrong in the broker: what happened, not which code a verb answers with."""
+"""Errors of the broker; the doors turn each into the code and text of their protocol."""
 
 import errno
 
@@ -39,3 +39,10 @@ class LowDiskError(OSError):
 
     def __init__(self, shortage: str) -> None:
         super().__init__(errno.ENOSPC, shortage)
+
+
+def cause_of(error: Exception) -> str:
+    """Return an error for clients: the system's words as Go spells them, without paths."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror[:1].lower() + error.strerror[1:]
+    return str(error)

@@ -14,7 +14,7 @@ A disk that is almost full is a third reason to be sent no messages: see `DiskWa
 import errno
 from collections.abc import Callable
 
-from nsqd.protocol.causes import cause_of
+from nsqd.broker.errors import cause_of
 
 HEALTHY = "OK"
 # The operation that keeps nsqd.dat.

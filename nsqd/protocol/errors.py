@@ -10,8 +10,6 @@ unchanged, whatever they are: as text they travel with the ``surrogateescape`` e
 import re
 from enum import StrEnum
 
-from nsqd.protocol.causes import cause_of
-
 
 class ErrorCode(StrEnum):
     """The first word of an error frame."""
@@ -97,22 +95,3 @@ def _escape(character: str) -> str:
     if 0xD800 <= code_point <= 0xDFFF:
         return "\\ufffd"
     return f"\\u{code_point:04x}" if code_point < 0x10000 else f"\\U{code_point:08x}"
-
-
-_FAILED_CODES = {
-    "PUB": ErrorCode.E_PUB_FAILED,
-    "MPUB": ErrorCode.E_MPUB_FAILED,
-    "DPUB": ErrorCode.E_DPUB_FAILED,
-    "SUB": ErrorCode.E_SUB_FAILED,
-}
-
-
-def publish_error(verb: str, error: Exception) -> FatalClientError:
-    """What a publisher is answered whose messages could not be taken, or a subscriber."""
-    return FatalClientError(_FAILED_CODES[verb], f"{verb} failed {cause_of(error)}")
-
-
-def message_error(verb: str, code: ErrorCode, message_id: bytes, reason: str) -> ClientError:
-    """What a consumer is answered that names a message it does not have."""
-    text = verb.encode() + b" " + message_id + b" failed " + reason.encode()
-    return ClientError(code, text)

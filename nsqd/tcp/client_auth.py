@@ -17,13 +17,10 @@ class ClientAuth:
     def __init__(self, servers: AuthServers | None) -> None:
         """Args: servers: None if clients need no AUTH."""
         self.state: AuthState | None = None
+        # Whether clients must AUTH before they publish or subscribe; asked for every publish.
+        self.is_required = servers is not None
         self._servers = servers
         self._secret = b""
-
-    @property
-    def is_required(self) -> bool:
-        """Whether clients must AUTH before they publish or subscribe."""
-        return self._servers is not None
 
     @property
     def is_expired(self) -> bool:

@@ -1,7 +1,8 @@
-"""HeldReplies: what a client is answered in the order of its commands, though some answers wait.
+"""Replies: the answers to a client, in the order of its commands.
 
-A publish that has to be durable is answered when its sync has ended. Until then everything that the
-client is answered after it waits here too. Messages and heartbeats do not: they answer nothing.
+Most are sent when the commands of a read have been run. A publish that has to be durable is
+answered when its sync has ended; until then all later replies wait behind it. Messages and
+heartbeats do not wait: they answer no command.
 """
 
 from collections import deque
@@ -9,69 +10,99 @@ from collections.abc import Callable
 
 from nsqd.broker.queue.receipt import Receipt
 
-# A client that has this many commands unanswered is not listened to until some are.
-MAX_HELD_REPLIES = 1024
-MAX_HELD_BYTES = 1024 * 1024
+# A client with this many replies that wait for the disk is not read from until some are sent.
+MAX_WAITING_REPLIES = 1024
+MAX_WAITING_BYTES = 1024 * 1024
 
 
-class HeldReplies:
-    """Replies behind the oldest one that waits; empty most of the time."""
+class Replies:
+    """The replies that are not sent yet."""
 
-    def __init__(self, on_settled: Callable[[], object]) -> None:
-        """Args: on_settled: told when some may be ready to be sent: it calls `take`."""
-        self._on_settled = on_settled
-        # For a look that costs nothing; only we change them.
-        self.replies: deque[tuple[Receipt | None, str, bytes]] = deque()
-        self._size_bytes = 0
+    __slots__ = ("_fresh", "_on_settled", "_waiting_bytes", "_write", "add", "waiting")
 
-    def __len__(self) -> int:
-        return len(self.replies)
+    def __init__(self, write: Callable[[bytes], object], on_settled: Callable[[], object]) -> None:
+        """Begin without replies.
+
+        Args:
+            write: sends bytes to the client.
+            on_settled: called when a publish is durable, or has failed; calls `send_settled`.
+        """
+        self._write = write
+        self._on_settled: Callable[[], object] | None = on_settled
+        self._fresh: list[bytes] = []  # of the commands that are being run
+        # Appends one frame, or several joined, to the fresh replies. The list's own method: every
+        # command calls it.
+        self.add = self._fresh.append
+        # Replies behind the oldest publish that is not durable yet: the receipt and verb if the
+        # reply is a publish's, and the frames. Changed here only.
+        self.waiting: deque[tuple[Receipt | None, str, bytes]] = deque()
+        self._waiting_bytes = 0
 
     @property
     def is_full(self) -> bool:
-        """Whether no more commands should be run before some replies have left."""
-        return len(self.replies) >= MAX_HELD_REPLIES or self._size_bytes >= MAX_HELD_BYTES
+        """Whether no more commands should be run before some replies are sent."""
+        is_long = len(self.waiting) >= MAX_WAITING_REPLIES
+        return is_long or self._waiting_bytes >= MAX_WAITING_BYTES
 
-    def add(self, reply: bytes) -> None:
-        """Send a reply after those that are here."""
-        self.replies.append((None, "", reply))
-        self._size_bytes += len(reply)
+    def flush(self) -> bool:
+        """Send the fresh replies in one write; return whether the client is owed or sent any."""
+        fresh = self._fresh
+        if not fresh:
+            return bool(self.waiting)
+        data = fresh[0] if len(fresh) == 1 else b"".join(fresh)
+        fresh.clear()
+        if self.waiting:
+            self._append(None, "", data)
+        else:
+            self._write(data)
+        return True
 
-    def add_receipt(self, receipt: Receipt, verb: str, reply: bytes) -> None:
-        """Send a reply after those that are here, when the receipt is done."""
-        self.replies.append((receipt, verb, reply))
-        self._size_bytes += len(reply)
-        receipt.when_done(self._settled)
+    def add_durable(self, receipt: Receipt, verb: str, reply: bytes) -> None:
+        """Append a reply that is sent once its publish is durable."""
+        self.flush()
+        self._append(receipt, verb, reply)
+        receipt.when_done(self._note_settled)
 
-    def take(self) -> tuple[list[bytes], tuple[str, OSError] | None]:
-        """Return what can be sent now, and the verb and error of the publish that failed next."""
-        ready: list[bytes] = []
-        replies = self.replies
-        while replies:
-            receipt, verb, reply = replies[0]
+    def send_settled(self) -> tuple[str, OSError] | None:
+        """Send the waiting replies as far as their publishes are durable.
+
+        Returns:
+            The verb and the error of the next publish if it has failed. The replies behind it are
+            dropped: its error is the client's last reply.
+        """
+        settled: list[bytes] = []
+        failure = None
+        waiting = self.waiting
+        while waiting:
+            receipt, verb, reply = waiting[0]
             if receipt is not None:
                 if not receipt.is_done:
                     break
                 if receipt.error is not None:
+                    failure = (verb, receipt.error)
                     self._clear()
-                    return ready, (verb, receipt.error)
-            replies.popleft()
-            self._size_bytes -= len(reply)
-            ready.append(reply)
-        return ready, None
+                    break
+            waiting.popleft()
+            self._waiting_bytes -= len(reply)
+            settled.append(reply)
+        if settled:
+            self._write(b"".join(settled))
+        return failure
 
     def close(self) -> None:
-        """Forget everything: the connection is gone."""
+        """Drop all replies: the connection is gone."""
+        self._fresh.clear()
         self._clear()
-        self._on_settled = _ignore
+        self._on_settled = None
+
+    def _append(self, receipt: Receipt | None, verb: str, reply: bytes) -> None:
+        self.waiting.append((receipt, verb, reply))
+        self._waiting_bytes += len(reply)
 
     def _clear(self) -> None:
-        self.replies.clear()
-        self._size_bytes = 0
+        self.waiting.clear()
+        self._waiting_bytes = 0
 
-    def _settled(self, _error: OSError | None) -> None:
-        self._on_settled()
-
-
-def _ignore() -> None:
-    """Nobody is there to be answered."""
+    def _note_settled(self, _error: OSError | None) -> None:
+        if self._on_settled is not None:
+            self._on_settled()

@@ -1,9 +1,9 @@
-"""ClientStream: what lies between a client's socket and its commands.
+"""ClientStream: the layers between a client's socket and its commands.
 
-    socket -> [magic] -> [TLS] -> [snappy or deflate] -> commands, and frames back the other way
+    socket -> [TLS] -> [snappy or deflate] -> commands, and frames back the other way
 
-The layers are put in while the connection lives, after IDENTIFY. What the client sent ahead of an
-upgrade belongs to the new layer, and is given to it.
+The layers are put in while the connection lives, after IDENTIFY. Bytes that the client sent ahead
+of an upgrade belong to the new layer, and are fed to it.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from nsqd.runtime.tls import TlsCodec, describe_tls_error
 
 # From here on, bodies are not copied once more to be joined into one write.
 WRITELINES_MIN_BYTES = 16 * 1024
-# How much is decompressed in one turn of the loop; a read may hold a thousand times its size.
+# The most that is decompressed in one turn of the loop: a read may hold a thousand times its size.
 MAX_DECODED_BYTES = 64 * 1024
 
 
@@ -25,11 +25,11 @@ class TlsRefusedError(Exception):
 
 
 class TlsEndedError(Exception):
-    """The client said farewell inside TLS: nothing more will come."""
+    """The client closed TLS: it sends no more bytes."""
 
 
 class ClientStream:
-    """The bytes of one connection, in both directions, through what has been negotiated."""
+    """The bytes of one connection, in both directions, through the negotiated layers."""
 
     __slots__ = (
         "_codec",
@@ -42,9 +42,13 @@ class ClientStream:
     )
 
     def __init__(self, transport: asyncio.Transport, on_data: Callable[[bytes], None]) -> None:
-        """Args: on_data: takes what the client sent, as it meant it."""
+        """Begin without layers.
+
+        Args:
+            on_data: gets the client's bytes, decrypted and decompressed.
+        """
         self.tls: TlsCodec | None = None
-        self.is_plain = True  # what comes from the socket is what the client meant
+        self.is_plain = True  # there is no layer: bytes from the socket are commands
         self._transport = transport
         self._on_data = on_data
         self._on_tls: Callable[[], None] | None = None
@@ -52,7 +56,7 @@ class ClientStream:
         self._is_shaking_hands = False
 
     def feed(self, data: bytes) -> None:
-        """Take bytes from the socket; none to go on with what is pending.
+        """Pass bytes from the socket through the layers; none to go on with pending ones.
 
         Raises:
             TlsRefusedError: the handshake failed.
@@ -91,7 +95,10 @@ class ClientStream:
 
         Args:
             on_tls: called when it is done, with TLS in force.
-            ahead: what the client has sent of it already.
+            ahead: the part of it that the client has sent already.
+
+        Raises:
+            TlsRefusedError: that part is no TLS.
         """
         self.is_plain = False
         self.tls = TlsCodec(context)
@@ -118,11 +125,16 @@ class ClientStream:
 
     @property
     def has_pending(self) -> bool:
-        """Whether there is more in what has been fed than one turn was to be given."""
+        """Whether bytes were fed that one turn was too short to decompress."""
         return self._codec is not None and self._codec.has_pending
 
+    @property
+    def unsent_bytes(self) -> int:
+        """How many bytes wait for the client to read."""
+        return self._transport.get_write_buffer_size()
+
     def close(self) -> None:
-        """Let go of the connection, so that nothing refers in a circle."""
+        """Drop the callbacks: they refer to the connection, which refers to this stream."""
         self._on_data = _drop
         self._on_tls = None
 
@@ -153,4 +165,4 @@ class ClientStream:
 
 
 def _drop(data: bytes) -> None:
-    """Ignore what comes: the connection is over."""
+    """Ignore bytes: the connection is over."""

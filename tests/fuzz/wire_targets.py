@@ -3,7 +3,8 @@
 import json
 from collections.abc import Callable
 
-from nsqd.protocol.command_parser import CommandLimits, CommandParser, LineTooLongError
+from nsqd.protocol.command_lines import CommandLimits
+from nsqd.protocol.command_parser import CommandParser, LineTooLongError
 from nsqd.protocol.compression import CompressionError, DeflateCodec, SnappyCodec
 from nsqd.protocol.errors import FatalClientError
 from nsqd.protocol.identify import (
@@ -14,7 +15,14 @@ from nsqd.protocol.identify import (
     negotiate,
 )
 from tests.fuzz.splits import cut
-from tests.support.reference_parser import TOO_LONG, Outcome, ReferenceParser, flatten
+from tests.support.reference_parser import (
+    TOO_LONG,
+    AdmitAll,
+    Outcome,
+    ReferenceParser,
+    flatten,
+    pull,
+)
 
 LIMITS = CommandLimits(max_msg_size=1000, max_body_size=5000, max_rdy_count=2500, max_defer_ms=9999)
 IDENTIFY_LIMITS = IdentifyLimits(
@@ -40,16 +48,6 @@ TURN_BYTES = 1000
 MAX_PLAIN_BYTES = 64 * 1024
 
 
-class OpenGate:
-    """Lets everything pass."""
-
-    def admit(self, verb: bytes) -> bool:
-        return True
-
-    def authorize(self, verb: str, topic: str) -> None:
-        """All may publish."""
-
-
 def check_commands(data: bytes) -> None:
     """Commands mean the same however the bytes are cut, and what the slow reading says."""
     whole = read_commands([data])
@@ -60,7 +58,7 @@ def check_commands(data: bytes) -> None:
 
 def read_commands(pieces: list[bytes]) -> Outcome:
     """Do what a connection does, with its short cut."""
-    parser = CommandParser(LIMITS, OpenGate())
+    parser = CommandParser(LIMITS, AdmitAll())
     outcome = Outcome()
     try:
         for piece in pieces:
@@ -71,7 +69,7 @@ def read_commands(pieces: list[bytes]) -> Outcome:
             was_begun = bool(parser.error_at_eof)
             count = len(outcome.events)
             parser.feed(piece)
-            for command in parser.commands():
+            for command in pull(parser):
                 outcome.events += flatten(command)
             if was_begun and count == len(outcome.events):
                 assert parser.is_dragging

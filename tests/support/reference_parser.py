@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from nsqd.protocol import commands
-from nsqd.protocol.command_parser import CommandLimits
+from nsqd.protocol.admission import Admission
+from nsqd.protocol.command_lines import CommandLimits
+from nsqd.protocol.command_parser import CommandParser
 from nsqd.protocol.errors import go_quote
 from nsqd.protocol.names import decode_name
 
@@ -34,17 +36,31 @@ class _Ended(Exception):  # noqa: N818 - the end of the bytes, not always an err
         self.at_eof = at_eof
 
 
+class AdmitAll(Admission):
+    """Admits every command at any time: the grammar has no states."""
+
+    def admits(self, verb: bytes) -> bool:
+        return True
+
+
+def pull(parser: CommandParser) -> Iterator[commands.Command]:
+    """Return the commands of the bytes that the parser was fed."""
+    return iter(parser.next_command, None)
+
+
 def flatten(command: commands.Command) -> Iterator[Event]:
-    """Take runs apart: how commands are grouped is not part of the grammar."""
+    """Take runs apart: how commands are grouped is not part of the grammar.
+
+    Nor is the notice that an MPUB has begun: the MPUB itself follows, if its bytes do.
+    """
     if isinstance(command, commands.Publish):
-        if command.verb == "MPUB":
-            assert command.ok_count == 1
-            yield ("MPUB", command.topic, *command.bodies)
-        else:
-            assert command.verb == "PUB"
-            assert command.ok_count == len(command.bodies) > 0
-            for body in command.bodies:
-                yield ("PUB", command.topic, body)
+        assert command.bodies
+        for body in command.bodies:
+            yield ("PUB", command.topic, body)
+    elif isinstance(command, commands.MultiPublish):
+        yield ("MPUB", command.topic, *command.bodies)
+    elif isinstance(command, commands.MultiPublishBegun):
+        return
     elif isinstance(command, commands.Finish):
         assert command.ids
         for message_id in command.ids:

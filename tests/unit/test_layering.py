@@ -43,9 +43,7 @@ LAYERS = {
         ("snappy",),
         (*IO, "time", "threading", "os", "logging"),
     ),
-    "nsqd.broker": Layer(
-        ("nsqd.broker", "nsqd.protocol.names", "nsqd.protocol.causes", "diskqueue"), forbidden=IO
-    ),
+    "nsqd.broker": Layer(("nsqd.broker", "nsqd.protocol.names", "diskqueue"), forbidden=IO),
     "nsqd.runtime": Layer(("nsqd.runtime", "nsqd.broker", "nsqd.config")),
     "nsqd.http": Layer(
         ("nsqd.http", "nsqd.runtime", "nsqd.protocol", "nsqd.config"), ("httptools",)

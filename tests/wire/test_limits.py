@@ -120,7 +120,7 @@ async def test_deaf_consumer_is_given_no_more(nsqd: RunningDaemon) -> None:
 
     channel = await nsqd.channel("t")
     assert channel["in_flight_count"] < 150
-    assert connection_of(nsqd, "t").unsent_bytes < MAX_UNSENT_BYTES
+    assert connection_of(nsqd, "t").stream.unsent_bytes < MAX_UNSENT_BYTES
     other = await nsqd.consumer("t", rdy=10)
     for _ in range(channel["depth"]):
         message = await other.read_message()
@@ -152,7 +152,7 @@ async def test_replies_that_are_not_read_stop_the_commands(nsqd: RunningDaemon) 
         await other.publish("u", b"x")
         await asyncio.sleep(0.005)
 
-    assert connection_of(nsqd, "t").unsent_bytes < MAX_UNSENT_BYTES
+    assert connection_of(nsqd, "t").stream.unsent_bytes < MAX_UNSENT_BYTES
     deaf.resume_reading()
     for _ in range(120):
         await deaf.read_raw(1000 * UNKNOWN_FIN_REPLY_BYTES)

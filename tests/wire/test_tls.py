@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nsqd.config.options import TLSRequired
-from nsqd.tcp import connection as tcp
+from nsqd.tcp import handlers
 from tests.support.certs import Credentials, make_authority, make_client, make_server
 from tests.support.running_daemon import EARLY_S, RunningDaemon, StartNsqd
 from tests.support.v2_client import (
@@ -231,8 +231,8 @@ async def test_bytes_that_are_no_tls_are_refused_in_the_clear(
 async def test_handshake_has_a_deadline(
     nsqd: RunningDaemon, sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # W-121
-    assert tcp.TLS_HANDSHAKE_S == 5.0
-    monkeypatch.setattr(tcp, "TLS_HANDSHAKE_S", 0.2)
+    assert handlers.TLS_HANDSHAKE_S == 5.0
+    monkeypatch.setattr(handlers, "TLS_HANDSHAKE_S", 0.2)
     client = await nsqd.connect()
     await client.identify(tls_v1=True)
     start = time.monotonic()

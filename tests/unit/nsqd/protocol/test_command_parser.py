@@ -5,84 +5,47 @@ from struct import pack
 import pytest
 
 from nsqd.protocol import commands
-from nsqd.protocol.command_parser import (
-    MAX_LINE_BYTES,
-    CommandLimits,
-    CommandParser,
-    LineTooLongError,
-)
-from nsqd.protocol.errors import ErrorCode, FatalClientError
-from tests.support.reference_parser import Event, flatten
+from nsqd.protocol.admission import Admission, ClientState
+from nsqd.protocol.command_lines import CommandLimits
+from nsqd.protocol.command_parser import MAX_LINE_BYTES, CommandParser, LineTooLongError
+from nsqd.protocol.errors import FatalClientError
+from tests.support.reference_parser import AdmitAll, Event, flatten, pull
 
 LIMITS = CommandLimits(max_msg_size=100, max_body_size=1000, max_rdy_count=2500, max_defer_ms=3600)
 ID = b"0123456789abcdef"
 LONG = b"x" * 65
 
 
-class OpenGate:
-    """Lets everything pass and notes what it was asked."""
-
-    def __init__(self) -> None:
-        self.asked: list[object] = []
-
-    def admit(self, verb: bytes) -> bool:
-        self.asked.append(verb)
-        return True
-
-    def authorize(self, verb: str, topic: str) -> None:
-        self.asked.append((verb, topic))
+def make_parser(admission: Admission | None = None) -> CommandParser:
+    return CommandParser(LIMITS, admission or AdmitAll())
 
 
-class RefusingGate(OpenGate):
-    """Refuses one verb, and publishing to the topic `secret`; ignores another verb."""
-
-    def __init__(self, *, refused: bytes = b"", ignored: bytes = b"") -> None:
-        super().__init__()
-        self._refused = refused
-        self._ignored = ignored
-
-    def admit(self, verb: bytes) -> bool:
-        super().admit(verb)
-        if verb == self._refused:
-            raise FatalClientError(ErrorCode.E_INVALID, b"cannot " + verb + b" in current state")
-        return verb != self._ignored
-
-    def authorize(self, verb: str, topic: str) -> None:
-        super().authorize(verb, topic)
-        if topic == "secret":
-            raise FatalClientError(ErrorCode.E_UNAUTHORIZED, "AUTH failed")
-
-
-def make_parser(gate: OpenGate | None = None) -> CommandParser:
-    return CommandParser(LIMITS, gate or OpenGate())
-
-
-def parse(data: bytes, gate: OpenGate | None = None) -> list[Event]:
-    parser = make_parser(gate)
+def parse(data: bytes, admission: Admission | None = None) -> list[Event]:
+    parser = make_parser(admission)
     parser.feed(data)
-    return [event for command in parser.commands() for event in flatten(command)]
+    return [event for command in pull(parser) for event in flatten(command)]
 
 
 def parse_to_error(parser: CommandParser) -> tuple[list[Event], bytes]:
     events: list[Event] = []
     try:
-        for command in parser.commands():
+        for command in pull(parser):
             events += flatten(command)
     except FatalClientError as error:
         return events, error.frame_data
     raise AssertionError("no error")
 
 
-def fail(data: bytes, gate: OpenGate | None = None) -> bytes:
+def fail(data: bytes, admission: Admission | None = None) -> bytes:
     with pytest.raises(FatalClientError) as caught:
-        parse(data, gate)
+        parse(data, admission)
     return caught.value.frame_data
 
 
 def error_at_eof(data: bytes) -> bytes | None:
     parser = make_parser()
     parser.feed(data)
-    list(parser.commands())
+    list(pull(parser))
     error = parser.error_at_eof
     return None if error is None else error.frame_data
 
@@ -266,11 +229,11 @@ def test_a_line_is_too_long_even_if_its_end_never_comes() -> None:
     # W-12
     parser = make_parser()
     parser.feed(b"NOP\n" + b"x" * (MAX_LINE_BYTES - 1))
-    assert list(parser.commands()) == [commands.Nop()]
+    assert list(pull(parser)) == [commands.Nop()]
 
     parser.feed(b"x")
     with pytest.raises(LineTooLongError):
-        list(parser.commands())
+        list(pull(parser))
 
 
 @pytest.mark.parametrize("size", [1, 12, 1000])
@@ -335,9 +298,9 @@ def test_pipelined_publishes_are_each_answered() -> None:
     parser = make_parser()
     parser.feed(b"".join(b"PUB t\n" + sized(b"%03d" % number) for number in range(1000)))
 
-    runs = list(parser.commands())
+    runs = list(pull(parser))
 
-    assert sum(run.ok_count for run in runs if isinstance(run, commands.Publish)) == 1000
+    assert sum(len(run.bodies) for run in runs if isinstance(run, commands.Publish)) == 1000
     assert len(runs) < 50
 
 
@@ -345,7 +308,7 @@ def test_a_run_of_fins_is_few_commands() -> None:
     parser = make_parser()
     parser.feed(b"".join(b"FIN %016d\n" % number for number in range(5000)))
 
-    runs = [run for run in parser.commands() if isinstance(run, commands.Finish)]
+    runs = [run for run in pull(parser) if isinstance(run, commands.Finish)]
 
     assert [message_id for run in runs for message_id in run.ids] == [
         b"%016d" % number for number in range(5000)
@@ -427,7 +390,7 @@ def test_nothing_is_said_at_eof_once_an_mpub_that_came_in_pieces_is_complete() -
     done: list[commands.Command] = []
     for index in range(len(data)):
         parser.feed(data[index : index + 1])
-        done += parser.commands()
+        done += pull(parser)
 
         assert (parser.error_at_eof is None) == (index < 6 or index == len(data) - 1)
 
@@ -436,91 +399,122 @@ def test_nothing_is_said_at_eof_once_an_mpub_that_came_in_pieces_is_complete() -
     ]
 
 
-def test_the_gate_is_asked_before_anything_else_is_looked_at() -> None:
-    # W-41, W-73, W-80, W-89: state errors come before parameter errors
-    for verb in (b"IDENTIFY", b"AUTH", b"SUB", b"RDY", b"FIN", b"REQ", b"TOUCH", b"CLS", b"PUB"):
-        gate = RefusingGate(refused=verb)
+@pytest.mark.parametrize(
+    ("verbs", "admission", "suffix"),
+    [
+        ((b"IDENTIFY", b"AUTH", b"SUB", b"CLS"), Admission(ClientState.CLOSING), b""),
+        ((b"RDY", b"FIN", b"REQ", b"TOUCH", b"CLS"), Admission(ClientState.INIT), b""),
+        ((b"PUB", b"MPUB", b"SUB", b"XYZ"), Admission(is_tls_missing=True), b" (TLS required)"),
+    ],
+)
+def test_state_errors_come_before_parameter_errors(
+    verbs: tuple[bytes, ...], admission: Admission, suffix: bytes
+) -> None:
+    # W-41, W-73, W-80, W-89, W-127
+    for verb in verbs:
+        text = b"E_INVALID cannot " + verb + b" in current state" + suffix
 
-        text = fail(verb + b" % % %\n", gate)
-
-        assert text == b"E_INVALID cannot " + verb + b" in current state"
-        assert gate.asked == [verb]
+        assert fail(verb + b" % % %\n", admission) == text
 
 
-def test_the_gate_is_asked_for_unknown_commands_too() -> None:
-    # W-127
-    assert fail(b"XYZ\n", RefusingGate(refused=b"XYZ")) == b"E_INVALID cannot XYZ in current state"
-
-
-def test_the_gate_is_asked_for_a_run_of_fins() -> None:
-    gate = RefusingGate(refused=b"FIN")
-
-    text = fail((b"FIN " + ID + b"\n") * 5, gate)
+def test_a_run_of_fins_needs_a_subscription() -> None:
+    text = fail((b"FIN " + ID + b"\n") * 5, Admission(ClientState.INIT))
 
     assert text == b"E_INVALID cannot FIN in current state"
 
 
-def test_what_the_gate_ignores_is_skipped_unchecked() -> None:
-    # W-103: RDY after CLS
-    gate = RefusingGate(ignored=b"RDY")
+def test_rdy_after_cls_is_skipped_unchecked() -> None:
+    # W-103
+    data = b"RDY x\nRDY 99999\nNOP\n"
 
-    assert parse(b"RDY x\nRDY 99999\nNOP\n", gate) == [(commands.Nop(),)]
-
-
-def test_an_mpub_is_authorized_before_its_body_is_read() -> None:
-    gate = RefusingGate()
-
-    assert fail(b"MPUB secret\n", gate) == b"E_UNAUTHORIZED AUTH failed"
-    assert gate.asked == [b"MPUB", ("MPUB", "secret")]
-    assert fail(b"MPUB %\n", RefusingGate()).startswith(b"E_BAD_TOPIC")
+    assert parse(data, Admission(ClientState.CLOSING)) == [(commands.Nop(),)]
 
 
-def test_take_rest_gives_up_what_was_not_parsed() -> None:
+def test_an_admission_holds_from_the_next_command_on() -> None:
+    parser = make_parser(Admission())
+    parser.feed(b"SUB t c\nRDY 1\nCLS\nRDY 2\nNOP\n")
+
+    assert parser.next_command() == commands.Subscribe("t", "c")
+    parser.admission = Admission(ClientState.SUBSCRIBED)
+    assert parser.next_command() == commands.Ready(1)
+    assert parser.next_command() == commands.StartClose()
+    parser.admission = Admission(ClientState.CLOSING)
+    assert list(pull(parser)) == [commands.Nop()]
+
+
+def test_an_mpub_is_announced_before_its_body_is_there() -> None:
+    parser = make_parser()
+    parser.feed(b"MPUB secret\n")
+
+    assert list(pull(parser)) == [commands.MultiPublishBegun("secret")]
+
+    parser.feed(mpub(b"a").removeprefix(b"MPUB t\n"))
+    [command] = pull(parser)
+    assert list(flatten(command)) == [("MPUB", "secret", b"a")]
+    assert fail(b"MPUB %\n").startswith(b"E_BAD_TOPIC")
+
+
+def test_only_an_mpub_with_another_line_is_announced_again() -> None:
+    other = mpub(b"a").replace(b"MPUB t\n", b"MPUB u\n")
+    parser = make_parser()
+    parser.feed(mpub(b"a") * 3 + other + mpub(b"a"))
+
+    kinds = [type(command).__name__ for command in pull(parser)]
+
+    begun, complete = "MultiPublishBegun", "MultiPublish"
+    assert kinds == [begun, complete, complete, complete, begun, complete, begun, complete]
+
+
+def test_an_announced_mpub_is_still_dragging() -> None:
+    """A client that sends a byte now and then has not said anything before its command is whole."""
+    parser = make_parser()
+    for index, byte in enumerate(data := mpub(b"a", b"b")):
+        parser.feed(bytes([byte]))
+        list(pull(parser))
+
+        assert parser.is_dragging == (0 < index < len(data) - 1)
+
+
+def test_an_ignored_command_is_not_dragging() -> None:
+    parser = make_parser(Admission(ClientState.CLOSING))
+    notes = []
+    for part in (b"RDY 1", b"2", b"3\n"):
+        parser.feed(part)
+        list(pull(parser))
+        notes.append(parser.is_dragging)
+
+    assert notes == [False, True, False]
+
+
+def test_release_rest_gives_up_what_was_not_parsed() -> None:
     parser = make_parser()
     parser.feed(b"IDENTIFY\n" + sized(b"{}") + b"\x16\x03\x01 the rest")
-    first = next(iter(parser.commands()))
+    first = parser.next_command()
 
     assert first == commands.Identify(b"{}")
-    assert parser.take_rest() == b"\x16\x03\x01 the rest"
-    assert list(parser.commands()) == []
-    assert parser.take_rest() == b""
+    assert parser.release_rest() == b"\x16\x03\x01 the rest"
+    assert list(pull(parser)) == []
+    assert parser.release_rest() == b""
 
     parser.feed(b"NOP\n")
-    assert list(parser.commands()) == [commands.Nop()]
+    assert list(pull(parser)) == [commands.Nop()]
 
 
-def test_take_rest_gives_up_an_incomplete_command() -> None:
+def test_release_rest_gives_up_an_incomplete_command() -> None:
     parser = make_parser()
     for part in (b"NOP\nPUB t\n", b"\x00\x00", b"\x00"):
         parser.feed(part)
-        list(parser.commands())
+        list(pull(parser))
 
-    assert parser.take_rest() == b"PUB t\n\x00\x00\x00"
-    assert list(parser.commands()) == []
+    assert parser.release_rest() == b"PUB t\n\x00\x00\x00"
+    assert list(pull(parser)) == []
 
 
 def test_commands_stop_and_go_on_between_feeds() -> None:
     parser = make_parser()
     parser.feed(b"RDY 1\nRDY 2\nRD")
-    assert next(iter(parser.commands())) == commands.Ready(1)
+    assert parser.next_command() == commands.Ready(1)
 
     parser.feed(b"Y 3\n")
 
-    assert list(parser.commands()) == [commands.Ready(2), commands.Ready(3)]
-
-
-def test_a_closed_parser_has_let_go_of_its_gate() -> None:
-    gate = OpenGate()
-    parser = make_parser(gate)
-    parser.feed(b"PUB t\n\x00\x00\x00\x02a")
-    list(parser.commands())
-    gate.asked.clear()
-
-    parser.close()
-
-    error = parser.error_at_eof
-    assert error is not None
-    assert error.frame_data == b"E_BAD_MESSAGE PUB failed to read message body"
-    parser.feed(b"NOP\n")
-    assert list(parser.commands()) == []
-    assert gate.asked == []
+    assert list(pull(parser)) == [commands.Ready(2), commands.Ready(3)]

@@ -12,14 +12,17 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from nsqd.protocol import commands
-from nsqd.protocol.command_parser import CommandLimits, CommandParser, LineTooLongError
+from nsqd.protocol.command_lines import CommandLimits
+from nsqd.protocol.command_parser import CommandParser, LineTooLongError
 from nsqd.protocol.errors import FatalClientError
 from tests.support.reference_parser import (
     MAX_LINE_BYTES,
     TOO_LONG,
+    AdmitAll,
     Outcome,
     ReferenceParser,
     flatten,
+    pull,
 )
 
 LIMITS = CommandLimits(max_msg_size=60, max_body_size=300, max_rdy_count=2500, max_defer_ms=3600)
@@ -29,17 +32,9 @@ WIDE = CommandLimits(
 ID = b"0123456789abcdef"
 
 
-class OpenGate:
-    def admit(self, verb: bytes) -> bool:
-        return True
-
-    def authorize(self, verb: str, topic: str) -> None:
-        """Everything is allowed."""
-
-
 def observe(chunks: Iterable[bytes], limits: CommandLimits = LIMITS) -> Outcome:
     """Feed the parser chunk by chunk, and note what comes out."""
-    parser = CommandParser(limits, OpenGate())
+    parser = CommandParser(limits, AdmitAll())
     outcome = Outcome()
     try:
         for chunk in chunks:
@@ -48,7 +43,7 @@ def observe(chunks: Iterable[bytes], limits: CommandLimits = LIMITS) -> Outcome:
                 outcome.events += flatten(publish)
                 continue
             parser.feed(chunk)
-            for command in parser.commands():
+            for command in pull(parser):
                 outcome.events += flatten(command)
     except FatalClientError as error:
         outcome.error = error.frame_data
@@ -63,7 +58,7 @@ def observe(chunks: Iterable[bytes], limits: CommandLimits = LIMITS) -> Outcome:
 def feed_in_pieces(parser: CommandParser, data: bytes, size: int) -> None:
     for start in range(0, len(data), size):
         parser.feed(data[start : start + size])
-        deque(parser.commands(), maxlen=0)
+        deque(pull(parser), maxlen=0)
 
 
 def split(data: bytes, cuts: Iterable[int]) -> list[bytes]:
@@ -313,7 +308,7 @@ def test_the_parser_holds_no_more_than_one_body() -> None:
         max_msg_size=60_000, max_body_size=300_000, max_rdy_count=1, max_defer_ms=1
     )
     lying_mpub = b"MPUB t\n" + pack(">ii", 5, 50_000) + sized(bytes(59_000)) * 500
-    parser = CommandParser(limits, OpenGate())
+    parser = CommandParser(limits, AdmitAll())
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
@@ -327,7 +322,7 @@ def test_the_parser_holds_no_more_than_one_body() -> None:
 
 
 def test_the_parser_keeps_nothing_of_what_is_done() -> None:
-    parser = CommandParser(WIDE, OpenGate())
+    parser = CommandParser(WIDE, AdmitAll())
     chunk = (b"PUB t\n" + sized(bytes(1000))) * 60 + encode_mpub(b"t", [bytes(1000)] * 60)
     data = chunk * 20
     tracemalloc.start()
@@ -342,11 +337,11 @@ def test_the_parser_keeps_nothing_of_what_is_done() -> None:
 
 
 def test_one_publish_like_the_last_is_found_at_once() -> None:
-    parser = CommandParser(LIMITS, OpenGate())
+    parser = CommandParser(LIMITS, AdmitAll())
     first, second = (b"PUB t\n" + pack(">i", 3) + body for body in (b"abc", b"def"))
     assert parser.find_lone_publish(first) is None
     parser.feed(first)
-    list(parser.commands())
+    list(pull(parser))
 
     publish = parser.find_lone_publish(second)
 
@@ -355,11 +350,11 @@ def test_one_publish_like_the_last_is_found_at_once() -> None:
 
 
 def test_what_continues_a_command_is_no_publish_of_its_own() -> None:
-    parser = CommandParser(LIMITS, OpenGate())
+    parser = CommandParser(LIMITS, AdmitAll())
     publish = b"PUB t\n" + pack(">i", 3) + b"abc"
     parser.feed(publish)
-    list(parser.commands())
+    list(pull(parser))
     parser.feed(b"PUB t\n" + pack(">i", len(publish)))  # its body is still to come
-    list(parser.commands())
+    list(pull(parser))
 
     assert parser.find_lone_publish(publish) is None

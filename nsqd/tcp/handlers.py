@@ -1,0 +1,391 @@
+"""What each command does: one function for each kind of command, in `HANDLERS`.
+
+A handler gets the connection and the command, changes the broker through its methods, and adds
+its reply to `client.replies`. It raises `FatalClientError` to end the connection with an error
+frame, `ClientError` to answer with one. The parser has checked the command and its admission.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from nsqd.broker.channel import Channel
+from nsqd.broker.consumer import Consumer, Locality
+from nsqd.broker.errors import (
+    ClosedError,
+    ConsumerLimitError,
+    DepthLimitError,
+    NotInFlightError,
+    cause_of,
+)
+from nsqd.protocol import commands, frames
+from nsqd.protocol.admission import ClientState
+from nsqd.protocol.compression import DeflateCodec, SnappyCodec
+from nsqd.protocol.errors import ClientError, ErrorCode, FatalClientError
+from nsqd.protocol.frames import FrameType, encode_frame
+from nsqd.protocol.identify import negotiate
+from nsqd.tcp.auth import AuthState
+from nsqd.tcp.deadlines import Due
+from nsqd.tcp.read_gate import PauseReason
+
+if TYPE_CHECKING:
+    from nsqd.tcp.connection import V2Connection
+
+logger = logging.getLogger(__name__)
+
+TLS_HANDSHAKE_S = 5.0
+
+_FAILED_CODES = {
+    "PUB": ErrorCode.E_PUB_FAILED,
+    "MPUB": ErrorCode.E_MPUB_FAILED,
+    "DPUB": ErrorCode.E_DPUB_FAILED,
+    "SUB": ErrorCode.E_SUB_FAILED,
+}
+
+
+def failed_error(verb: str, error: Exception) -> FatalClientError:
+    """Return the error for a client whose publish or subscription the broker refused."""
+    return FatalClientError(_FAILED_CODES[verb], f"{verb} failed {cause_of(error)}")
+
+
+# --- publishing
+
+
+def publish(client: "V2Connection", command: commands.Publish) -> None:
+    """Publish a run of PUBs.
+
+    Each PUB stands for itself: when a bounded queue has room for some of them, those are published
+    and the next is refused.
+
+    Raises:
+        FatalClientError: one is refused.
+    """
+    topic = command.topic
+    bodies = command.bodies
+    count = len(bodies)
+    try:
+        _publish(client, "PUB", topic, bodies, frames.OK if count == 1 else frames.OK * count)
+    except DepthLimitError as error:
+        if count == 1:
+            raise _no_room(client, "PUB", topic, error) from error
+        part_count = error.room_count or 1
+        for start in range(0, count, part_count):
+            publish(client, commands.Publish(topic, bodies[start : start + part_count]))
+
+
+def publish_many(client: "V2Connection", command: commands.MultiPublish) -> None:
+    """Publish the messages of an MPUB, all or none.
+
+    Raises:
+        FatalClientError: they are refused.
+    """
+    try:
+        _publish(client, "MPUB", command.topic, command.bodies, frames.OK)
+    except DepthLimitError as error:
+        raise _no_room(client, "MPUB", command.topic, error) from error
+
+
+def check_rights(client: "V2Connection", command: commands.MultiPublishBegun) -> None:
+    """Check the rights for an MPUB before its body is read.
+
+    Raises:
+        FatalClientError: the client may not publish to the topic.
+    """
+    client.auth.check("MPUB", command.topic)
+
+
+def publish_deferred(client: "V2Connection", command: commands.DeferredPublish) -> None:
+    """Publish the message of a DPUB.
+
+    Raises:
+        FatalClientError: it is refused.
+    """
+    delay_s = command.delay_ms / 1000
+    try:
+        _publish(client, "DPUB", command.topic, [command.body], frames.OK, delay_s)
+    except DepthLimitError as error:
+        raise _no_room(client, "DPUB", command.topic, error) from error
+
+
+def _publish(
+    client: "V2Connection",
+    verb: str,
+    name: str,
+    bodies: list[bytes],
+    reply: bytes,
+    delay_s: float = 0.0,
+) -> None:
+    """Publish messages and reply, at once or when they are durable.
+
+    Raises:
+        DepthLimitError: a bounded queue has no room for all of them.
+        FatalClientError: they are refused for another reason.
+    """
+    if client.auth.is_required:
+        client.auth.check(verb, name)
+    broker = client.broker
+    try:
+        topic = broker.topics.get(name) or broker.ensure_topic(name)
+        receipt = topic.publish(bodies, delay_s=delay_s)
+    except (ClosedError, OSError) as error:
+        raise failed_error(verb, error) from error
+    client.pub_counts[name] = client.pub_counts.get(name, 0) + len(bodies)
+    if receipt is None:
+        client.replies.add(reply)
+    else:
+        client.replies.add_durable(receipt, verb, reply)
+
+
+def _no_room(
+    client: "V2Connection", verb: str, topic: str, error: DepthLimitError
+) -> FatalClientError:
+    client.broker.count_refusal(topic)
+    return failed_error(verb, error)
+
+
+# --- consuming
+
+
+def subscribe(client: "V2Connection", command: commands.Subscribe) -> None:
+    """Make the client a consumer of a channel.
+
+    Raises:
+        FatalClientError: the client may not, or the channel does not take it.
+    """
+    client.auth.check("SUB", command.topic, command.channel)
+    consumer = Consumer(
+        client,
+        msg_timeout_s=client.settings.msg_timeout_ms / 1000,
+        sample_rate=client.settings.sample_rate,
+        locality=_find_locality(client),
+    )
+    try:
+        channel = client.broker.ensure_topic(command.topic).ensure_channel(command.channel)
+        channel.subscribe(consumer)
+    except (ClosedError, ConsumerLimitError, OSError) as error:
+        raise failed_error("SUB", error) from error
+    consumer.is_writable = client.deadlines.stalled_at is None
+    client.consumer = consumer
+    client.channel = channel
+    _enter_state(client, ClientState.SUBSCRIBED)
+    client.replies.add(frames.OK)
+
+
+def _find_locality(client: "V2Connection") -> Locality:
+    """Return how near the consumer is, if topology-aware consumption is on."""
+    if not client.server.is_topology_aware:
+        return Locality.GLOBAL
+    ours = client.server.identify
+    theirs = client.settings
+    if ours.topology_zone and theirs.topology_zone == ours.topology_zone:
+        return Locality.ZONE
+    if ours.topology_region and theirs.topology_region == ours.topology_region:
+        return Locality.REGION
+    return Locality.GLOBAL
+
+
+def set_ready(client: "V2Connection", command: commands.Ready) -> None:
+    """Set how many messages the consumer wants in flight."""
+    channel, consumer = _subscription(client)
+    channel.set_ready(consumer, command.count)
+
+
+def finish(client: "V2Connection", command: commands.Finish) -> None:
+    """Finish messages; each that is not in flight is answered with an error."""
+    channel, consumer = _subscription(client)
+    for message_id, reason in channel.finish(consumer, command.ids):
+        error = _message_error("FIN", ErrorCode.E_FIN_FAILED, message_id, reason)
+        client.replies.add(encode_frame(FrameType.ERROR, error.frame_data))
+
+
+def requeue(client: "V2Connection", command: commands.Requeue) -> None:
+    """Requeue a message, with a delay that is at most --max-req-timeout.
+
+    Raises:
+        ClientError: the message is not in flight at this consumer.
+    """
+    channel, consumer = _subscription(client)
+    maximum = client.server.max_req_ms
+    delay_ms = min(command.delay_ms, maximum)
+    if delay_ms < command.delay_ms:
+        logger.info(
+            "client(%s) - REQ timeout %d out of range 0-%d, setting to %d",
+            *(client.remote_address, command.delay_ms, maximum, delay_ms),
+        )
+    try:
+        channel.requeue(consumer, command.message_id, delay_ms / 1000)
+    except NotInFlightError as error:
+        code = ErrorCode.E_REQ_FAILED
+        raise _message_error("REQ", code, command.message_id, str(error)) from error
+
+
+def touch(client: "V2Connection", command: commands.Touch) -> None:
+    """Give the consumer more time for a message.
+
+    Raises:
+        ClientError: the message is not in flight at this consumer.
+    """
+    channel, consumer = _subscription(client)
+    try:
+        channel.touch(consumer, command.message_id)
+    except NotInFlightError as error:
+        code = ErrorCode.E_TOUCH_FAILED
+        raise _message_error("TOUCH", code, command.message_id, str(error)) from error
+
+
+def start_close(client: "V2Connection", _command: commands.StartClose) -> None:
+    """Deliver no more messages; those in flight can still be finished."""
+    _, consumer = _subscription(client)
+    consumer.ready_count = 0
+    _enter_state(client, ClientState.CLOSING)
+    client.replies.add(frames.CLOSE_WAIT)
+
+
+def ignore(_client: "V2Connection", _command: commands.Nop) -> None:
+    """Run a NOP: to be heard from is all that it is for."""
+
+
+def _subscription(client: "V2Connection") -> tuple[Channel, Consumer]:
+    assert client.channel is not None, "admitted without a subscription"
+    assert client.consumer is not None
+    return client.channel, client.consumer
+
+
+def _enter_state(client: "V2Connection", state: ClientState) -> None:
+    client.parser.admission = replace(client.parser.admission, state=state)
+
+
+def _message_error(verb: str, code: ErrorCode, message_id: bytes, reason: str) -> ClientError:
+    text = verb.encode() + b" " + message_id + b" failed " + reason.encode()
+    return ClientError(code, text)
+
+
+# --- negotiation
+
+
+def identify(client: "V2Connection", command: commands.Identify) -> None:
+    """Agree on the connection's settings, and begin TLS or compression.
+
+    Raises:
+        FatalClientError: the client asks for settings that the limits forbid.
+        TlsRefusedError: the client has sent ahead, and that is no TLS.
+    """
+    if client.replies.waiting:  # this reply may be the last one in the clear
+        client.park(command, PauseReason.ORDER)
+        return
+    before = client.settings
+    client.settings, reply = negotiate(command.body, before, client.server.identify)
+    interval_ms = client.settings.heartbeat_interval_ms
+    client.parser.admission = replace(client.parser.admission, has_heartbeats=bool(interval_ms))
+    client.replies.add(encode_frame(FrameType.RESPONSE, reply))
+    client.flush()
+    client.deadlines.start_heartbeats(interval_ms)
+    if client.settings.tls_v1 and not before.tls_v1:
+        _start_tls(client)
+    elif _wants_compression(client):
+        ahead = client.parser.release_rest()
+        _start_compression(client)
+        if ahead:
+            client.stream.feed(ahead)
+
+
+def _start_tls(client: "V2Connection") -> None:
+    context = client.server.ssl_context
+    assert context is not None, "TLS was granted without a certificate"
+    client.parser.admission = replace(client.parser.admission, is_tls_missing=False)
+    client.deadlines.set(Due.TLS, TLS_HANDSHAKE_S)
+    ahead = client.parser.release_rest()
+    client.stream.start_tls(context, partial(_tls_started, client), ahead)
+
+
+def _tls_started(client: "V2Connection") -> None:
+    client.deadlines.start_heartbeats(client.settings.heartbeat_interval_ms)
+    if _wants_compression(client):
+        _start_compression(client)
+
+
+def _wants_compression(client: "V2Connection") -> bool:
+    settings = client.settings
+    return (settings.snappy or settings.deflate) and not client.stream.is_compressed
+
+
+def _start_compression(client: "V2Connection") -> None:
+    settings = client.settings
+    codec = SnappyCodec() if settings.snappy else DeflateCodec(settings.deflate_level)
+    client.stream.start_compression(codec)
+    client.stream.write(frames.OK)
+
+
+# --- rights
+
+
+def authenticate(client: "V2Connection", command: commands.Auth) -> None:
+    """Ask the auth servers for the rights of a secret.
+
+    Raises:
+        FatalClientError: no auth server is configured, or the client has rights already.
+    """
+    client.auth.begin(command.secret)
+    ask_auth_server(client, command)
+
+
+def must_renew_rights(client: "V2Connection", command: commands.Command) -> bool:
+    """Say whether a command needs rights, and those of the client have expired."""
+    return type(command) in _NEED_RIGHTS and client.auth.is_expired
+
+
+def ask_auth_server(client: "V2Connection", command: commands.Command) -> None:
+    """Park a command until the auth servers have answered; other clients go on meanwhile."""
+    client.park(command, PauseReason.AUTH)
+    answer = client.auth.ask(client.remote_ip, client.stream.tls)
+    answer.add_done_callback(partial(_auth_answered, client))
+
+
+def _auth_answered(client: "V2Connection", answer: asyncio.Future[AuthState]) -> None:
+    if answer.cancelled():
+        return  # nsqd is stopping
+    answer.exception()  # fetched even if the client has left: asyncio logs an error that is not
+    client.proceed(PauseReason.AUTH, partial(_use_rights, client, answer))
+
+
+def _use_rights(
+    client: "V2Connection", answer: asyncio.Future[AuthState], command: commands.Command
+) -> None:
+    """Answer an AUTH, or run the command that waited for new rights.
+
+    The rights are good for that command, even if they have expired again by now.
+    """
+    client.auth.use_answer(answer, client.remote_address)
+    if isinstance(command, commands.Auth):
+        client.replies.add(encode_frame(FrameType.RESPONSE, client.auth.reply()))
+    else:
+        client.run(command)
+
+
+_NEED_RIGHTS = frozenset(
+    {
+        commands.Publish,
+        commands.MultiPublish,
+        commands.DeferredPublish,
+        commands.Subscribe,
+    }
+)
+
+HANDLERS: dict[type, Callable[["V2Connection", Any], None]] = {
+    commands.Publish: publish,
+    commands.MultiPublish: publish_many,
+    commands.MultiPublishBegun: check_rights,
+    commands.DeferredPublish: publish_deferred,
+    commands.Finish: finish,
+    commands.Ready: set_ready,
+    commands.Requeue: requeue,
+    commands.Touch: touch,
+    commands.Nop: ignore,
+    commands.Subscribe: subscribe,
+    commands.StartClose: start_close,
+    commands.Identify: identify,
+    commands.Auth: authenticate,
+}
