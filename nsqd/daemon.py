@@ -57,6 +57,7 @@ from nsqd.runtime.metadata_store import MetadataStore
 from nsqd.settings import broker_settings, command_limits, identify_limits
 from nsqd.stats.statsd import make_statsd
 from nsqd.tcp.auth import AuthServers
+from nsqd.tcp.auth_patterns import Re2MissingError, require_re2
 from nsqd.tcp.connection import TcpSettings, V2Connection
 
 logger = logging.getLogger(__name__)
@@ -217,6 +218,11 @@ class Daemon:
         except tls.TlsConfigError as error:
             raise OptionsError(f"failed to build client TLS config - {error}") from error
         option_checks.check_services(options)
+        if options.auth_http_addresses:
+            try:
+                require_re2()
+            except Re2MissingError as error:
+                raise OptionsError(f"--auth-http-address cannot be used: {error}") from error
 
     def _listen(self) -> None:
         options = self._options

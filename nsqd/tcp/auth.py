@@ -9,7 +9,7 @@ import json
 import os
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Final, TypeVar
@@ -24,8 +24,10 @@ SUBSCRIBE: Final = "subscribe"
 # Questions under way; further clients wait their turn. An auth server that hangs has so many
 # connections at most.
 MAX_QUESTIONS = 32
-# Of all patterns of a reply together: 20 MB. A few bytes of a pattern can make thousands.
+# Of all patterns of an answer together: 20 MB. A few bytes of a pattern can make thousands of
+# instructions, and the smallest pattern takes 2 kB.
 MAX_REPLY_INSTRUCTIONS = 200_000
+MAX_REPLY_PATTERNS = 10_000
 # Of answers remembered by one connection: a publisher asks about the same few topics all the time.
 MAX_DECISIONS = 1024
 
@@ -239,7 +241,9 @@ def _pattern_texts(entry: object) -> list[str]:
     return [_member(entry, "topic", str, ""), *_texts(entry, "channels")]
 
 
-def _compile(texts: Iterable[str]) -> Iterator[tuple[str, Pattern]]:
+def _compile(texts: Collection[str]) -> Iterator[tuple[str, Pattern]]:
+    if len(texts) > MAX_REPLY_PATTERNS:
+        raise BadReplyError("too many patterns in the reply")
     instruction_count = 0
     for text in texts:
         try:

@@ -49,7 +49,8 @@ LAYERS = {
         ("nsqd.http", "nsqd.runtime", "nsqd.protocol", "nsqd.config"), ("httptools",)
     ),
     "nsqd.tcp": Layer(
-        ("nsqd.tcp", "nsqd.broker", "nsqd.protocol", "nsqd.runtime", "nsqd.http.client")
+        ("nsqd.tcp", "nsqd.broker", "nsqd.protocol", "nsqd.runtime", "nsqd.http.client"),
+        ("re2",),
     ),
     "nsqd.lookup": Layer(
         ("nsqd.lookup", "nsqd.broker", "nsqd.protocol", "nsqd.runtime", "nsqd.http.client")
@@ -190,9 +191,10 @@ def test_nothing_of_lookupd_needs_the_broker() -> None:
     assert not any(is_below(module, ("nsqd.broker", "nsqd.daemon")) for module in reached)
 
 
-def test_httptools_and_snappy_stay_where_they_are() -> None:
+def test_libraries_stay_where_they_are() -> None:
     assert importers_of("httptools") == {"nsqd.http.parser", "nsqd.http.client"}
     assert importers_of("snappy") == {"nsqd.protocol.compression"}
+    assert importers_of("re2") == {"nsqd.tcp.auth_patterns"}
 
 
 def test_every_layer_of_the_table_exists() -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from nsqd.daemon import StartError
+from nsqd.tcp import auth_patterns
 from tests.support.auth_server import Asked, AuthServer, allow, answer
 from tests.support.certs import make_authority, make_client, make_server
 from tests.support.running_daemon import RunningDaemon, StartNsqd
@@ -403,6 +405,15 @@ async def test_slow_auth_server_is_given_up(start_nsqd: StartNsqd, auth_server: 
 
     await client.expect_error(b"E_AUTH_FAILED AUTH failed")
     auth_server.gate.set()
+
+
+async def test_auth_needs_re2(start_nsqd: StartNsqd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auth_patterns, "re2", None)
+
+    with pytest.raises(StartError, match=r"--auth-http-address cannot be used: .* google-re2"):
+        await start_nsqd(auth_http_addresses=("127.0.0.1:1",))
+
+    await start_nsqd()
 
 
 async def test_secret_is_in_no_log(

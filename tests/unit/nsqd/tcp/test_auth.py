@@ -615,3 +615,18 @@ async def test_only_so_many_questions_are_under_way(
     await asyncio.wait(tasks)
     assert all(task.cancelled() for task in tasks)
     assert len(network.connects) == 3
+
+
+async def test_a_reply_with_too_many_patterns_is_refused(network: Network) -> None:
+    entry = {"channels": [str(number) for number in range(auth.MAX_REPLY_PATTERNS)]}
+    network.serve("auth", 4181, response(answer(authorizations=[entry])))
+
+    with pytest.raises(AuthError, match="too many patterns"):
+        await ask()
+
+
+async def test_a_pattern_that_repeats_counts_once(network: Network) -> None:
+    entry = {"topic": ".*", "channels": [".*"] * 2 * auth.MAX_REPLY_PATTERNS}
+    network.serve("auth", 4181, response(answer(authorizations=[entry])))
+
+    assert (await ask()).permission_count == 1

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nsqd.tcp.auth_patterns import Pattern, PatternError
+from nsqd.tcp.auth_patterns import MAX_INSTRUCTIONS, Pattern, PatternError
 
 ATOMS = ["a", "b", "-", r"\.", ".", "[ab]", "[^a]", "[a-c_]", r"\w", r"\W", r"\d", "^", "$", r"\b"]
 
@@ -153,8 +153,13 @@ def test_the_syntax_of_re2_is_understood(text: str, matching: list[str], other: 
         r"\x{110000}",
         r"\p",
         r"\p{Nope}",
-        "(" * 101 + ")" * 101,
         "(a{1000}){1000}",
+        "((((){1000}){1000}){1000}){1000}",
+        "a" * 10_001,
+        r"\pL{1000}",
+        r"a\C",
+        r"\\\C",
+        r"\Qa\E\C",
     ],
 )
 def test_what_re2_does_not_compile_is_refused(text: str) -> None:
@@ -171,8 +176,17 @@ def test_patterns_that_make_others_backtrack_end_at_once(text: str) -> None:
     assert not Pattern(text).matches("a" * 30 + "x" * 33 + "-")
 
 
+@pytest.mark.parametrize("text", [r"\\C", r"\Q\C\E", r"\Q\C", "[C]"])
+def test_a_c_that_is_no_escape_is_a_letter(text: str) -> None:
+    assert Pattern(text).matches("C" if text == "[C]" else r"\C")
+
+
+@pytest.mark.parametrize("text", ["(" * 101 + ")" * 101, "a" * 9_990, "\ud800", "a\0b"])
+def test_what_go_compiles_is_compiled(text: str) -> None:
+    assert Pattern(text).instruction_count <= MAX_INSTRUCTIONS
+
+
 def test_nothing_repeated_without_end_ends() -> None:
-    assert Pattern("((((){1000}){1000}){1000}){1000}").matches("")
     assert Pattern("(a*)*b").matches("aab")
     assert not Pattern("((a*)+)*b$").matches("aac")
 
