@@ -6,7 +6,6 @@ import nsqd
 from nsqd.broker.archive.log import Retention
 from nsqd.broker.broker import BrokerSettings
 from nsqd.broker.channel import ChannelSettings
-from nsqd.broker.limits.values import DepthPolicy, Limits
 from nsqd.broker.queue.backend import DiskSettings
 from nsqd.config.options import Options
 from nsqd.protocol.command_lines import CommandLimits
@@ -31,14 +30,7 @@ def broker_settings(options: Options) -> BrokerSettings:
             latency_window_s=options.e2e_processing_latency_window_time_s,
         ),
         retention=Retention(options.retain_bytes, options.retain_time_s),
-        limits=Limits(
-            max_depth=options.max_depth,
-            max_depth_bytes=options.max_depth_bytes,
-            max_depth_policy=DepthPolicy(options.max_depth_policy),
-            msg_ttl_s=options.msg_ttl_s,
-            max_attempts=options.max_attempts,
-            dead_letter_topic_suffix=options.dead_letter_topic_suffix,
-        ),
+        limits=options.limits,
     )
 
 

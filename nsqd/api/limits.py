@@ -1,7 +1,7 @@
 """GET and POST /topic/limits: how much a topic may hold, for how long, how often it is tried.
 
-A POST says all limits that the topic has of its own, in a JSON object or in the query; what it does
-not name, or names as null, is the flag's value. It is answered when nsqd.dat has it.
+A POST gives all limits that the topic has of its own, in a JSON object or in the query; a limit
+that is absent or null has the flag's value. The reply waits until nsqd.dat has the new limits.
 """
 
 import json
@@ -10,32 +10,17 @@ from collections.abc import Mapping
 from nsqd.api.admin import persist
 from nsqd.api.topics import get_topic, get_valid_topic_name
 from nsqd.broker.limits.dead_letter import find_dead_letter_name
-from nsqd.broker.limits.values import (
-    MAX_COUNT,
-    DepthPolicy,
-    LimitOverrides,
-    Limits,
-    is_valid_suffix,
-)
+from nsqd.broker.limits.overrides import LimitOverrides
 from nsqd.broker.topic import Topic
-from nsqd.config.kinds import format_duration, parse_duration
-from nsqd.http.arguments import parse_count
+from nsqd.config.kinds import INT
+from nsqd.config.limits import LIMITS, Limit
 from nsqd.http.server import HttpError, Request, Response, Router
 from nsqd.node import Node
 
 PATH = "/topic/limits"
 MAX_BODY_BYTES = 4096
-MAX_ATTEMPTS = 65535
-MAX_TTL_S = 292 * 365.25 * 86400  # more than an int64 of nanoseconds has no room for
 
-_NAMES = (
-    "max_depth",
-    "max_depth_bytes",
-    "max_depth_policy",
-    "msg_ttl",
-    "max_attempts",
-    "dead_letter_topic_suffix",
-)
+_NAMES = frozenset(limit.name for limit in LIMITS)
 
 
 class LimitRoutes:
@@ -59,8 +44,8 @@ class LimitRoutes:
 
     async def _set(self, request: Request) -> Response:
         topic = get_topic(self._broker, get_valid_topic_name(request))
-        overrides = parse_limits(_read_values(request))
-        suffix = overrides.dead_letter_topic_suffix
+        overrides = _parse_limits(_read_values(request))
+        suffix = overrides.values.get("dead_letter_topic_suffix")
         if suffix and not topic.is_ephemeral and find_dead_letter_name(topic.name, suffix) is None:
             raise _invalid("dead_letter_topic_suffix")  # with it, the name would be too long
         self._broker.limits.set(topic, overrides)
@@ -70,51 +55,24 @@ class LimitRoutes:
 
     def _reply(self, topic: Topic) -> Response:
         limits, sources = self._broker.limits.find_limits(topic)
-        values = show_limits(limits)
         return Response.json(
             {
                 "topic": topic.name,
                 "limits": {
-                    name: {"value": values[name], "source": source}
-                    for name, source in zip(_NAMES, sources.values(), strict=True)
+                    limit.name: {
+                        "value": _show_value(limit, limit.read(limits)),
+                        "source": sources[limit.field_name],
+                    }
+                    for limit in LIMITS
                 },
                 "dead_letter_topic": self._broker.limits.find_dead_letter_name(topic),
             }
         )
 
 
-def show_limits(limits: Limits) -> dict[str, object]:
-    """Return limits as JSON has them, in the order of the flags; the TTL as a flag has it."""
-    return {
-        "max_depth": limits.max_depth,
-        "max_depth_bytes": limits.max_depth_bytes,
-        "max_depth_policy": limits.max_depth_policy.value,
-        "msg_ttl": format_duration(limits.msg_ttl_s),
-        "max_attempts": limits.max_attempts,
-        "dead_letter_topic_suffix": limits.dead_letter_topic_suffix,
-    }
-
-
-def parse_limits(values: Mapping[str, object]) -> LimitOverrides:
-    """Read limits, counts as numbers or text.
-
-    Raises:
-        HttpError: 400, with the limit that is wrong.
-    """
-    policy = _find_text(values, "max_depth_policy")
-    suffix = _find_text(values, "dead_letter_topic_suffix")
-    if suffix is not None and not is_valid_suffix(suffix):
-        raise _invalid("dead_letter_topic_suffix")
-    if policy is not None and policy not in {each.value for each in DepthPolicy}:
-        raise _invalid("max_depth_policy")
-    return LimitOverrides(
-        max_depth=_find_count(values, "max_depth", MAX_COUNT),
-        max_depth_bytes=_find_count(values, "max_depth_bytes", MAX_COUNT),
-        max_depth_policy=None if policy is None else DepthPolicy(policy),
-        msg_ttl_s=_find_duration(values, "msg_ttl"),
-        max_attempts=_find_count(values, "max_attempts", MAX_ATTEMPTS),
-        dead_letter_topic_suffix=suffix,
-    )
+def _show_value(limit: Limit, value: object) -> object:
+    """Return a count as a number, any other value as the flag spells it."""
+    return value if limit.kind is INT else limit.kind.show(value)
 
 
 def _read_values(request: Request) -> Mapping[str, object]:
@@ -127,46 +85,39 @@ def _read_values(request: Request) -> Mapping[str, object]:
         raise HttpError(400, "INVALID_BODY") from error
     if not isinstance(content, dict) or named:
         raise HttpError(400, "INVALID_BODY")
-    if not content.keys() <= set(_NAMES):
+    if not content.keys() <= _NAMES:
         raise HttpError(400, "UNKNOWN_LIMIT")
     return content
 
 
-def _find_text(values: Mapping[str, object], name: str) -> str | None:
-    value = values.get(name)
-    if value is not None and not isinstance(value, str):
-        raise _invalid(name)
-    return value
+def _parse_limits(values: Mapping[str, object]) -> LimitOverrides:
+    found = {}
+    for limit in LIMITS:
+        value = values.get(limit.name)
+        if value is not None:
+            try:
+                found[limit.field_name] = _parse_value(limit, value)
+            except ValueError as error:
+                raise _invalid(limit.name) from error
+    return LimitOverrides(**found)
 
 
-def _find_count(values: Mapping[str, object], name: str, maximum: int) -> int | None:
-    value = values.get(name)
-    match value:
-        case None:
-            return None
-        case "0":
-            return 0
-        case str():
-            count = parse_count(value, maximum)
-            if count is not None:
-                return count
-        case int() if not isinstance(value, bool) and 0 <= value <= maximum:
-            return value
-    raise _invalid(name)
+def _parse_value(limit: Limit, value: object) -> object:
+    """Read a value, a count from a number or decimal digits, others as the flag spells them.
 
-
-def _find_duration(values: Mapping[str, object], name: str) -> float | None:
-    """A number without a unit is refused, as nobody knows whether it means seconds."""
-    value = values.get(name)
-    if value is None:
-        return None
-    try:
-        duration_s = parse_duration(value) if isinstance(value, str) else -1.0
-    except ValueError as error:
-        raise _invalid(name) from error
-    if not 0 <= duration_s <= MAX_TTL_S:
-        raise _invalid(name)
-    return duration_s
+    Raises:
+        ValueError: another spelling, such as a duration without its unit, or out of bounds.
+    """
+    if limit.kind is INT:
+        if isinstance(value, str):
+            if not (value.isascii() and value.isdecimal()):
+                raise ValueError("must be digits")
+            value = int(value)
+        return limit.from_json(value)
+    if not isinstance(value, str):
+        raise ValueError("must be text")
+    # There and back, as through nsqd.dat: the limit must still be valid after the next start.
+    return limit.from_json(limit.kind.to_json(limit.kind.parse(value)))
 
 
 def _invalid(name: str) -> HttpError:

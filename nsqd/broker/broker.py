@@ -16,7 +16,7 @@ from nsqd.broker.errors import ClosedError, DrainingError
 from nsqd.broker.health import Health
 from nsqd.broker.histogram import Histogram
 from nsqd.broker.limits.book import LimitBook
-from nsqd.broker.limits.values import NO_LIMITS, NO_OVERRIDES, Limits
+from nsqd.broker.limits.overrides import NO_OVERRIDES
 from nsqd.broker.metadata import ChannelRecord, TopicRecord
 from nsqd.broker.queue.backend import DiskBackend, DiskSettings, NullBackend
 from nsqd.broker.queue.ids import MessageIdFactory
@@ -24,6 +24,7 @@ from nsqd.broker.queue.message_queue import MessageQueue
 from nsqd.broker.queue.receipt import Receipt, Receipts
 from nsqd.broker.scheduler import Scheduler
 from nsqd.broker.topic import Topic
+from nsqd.config.limits import NO_LIMITS, Limits
 from nsqd.protocol.names import is_ephemeral, is_valid_channel_name, is_valid_topic_name
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diskqueue.layout import list_queues, split_queue_name, write_atomically
-from nsqd.broker.limits.values import NO_OVERRIDES, LimitOverrides
+from nsqd.broker.limits.overrides import NO_OVERRIDES, LimitOverrides
 from nsqd.protocol.names import is_ephemeral, is_valid_channel_name, is_valid_topic_name
 
 logger = logging.getLogger(__name__)

@@ -79,6 +79,23 @@ class Flag:
     maximum: float | None
     # Starts a new group of options in help and README.
     heading: str | None
+    # Which values are valid beside the bounds, and the words for them in an error.
+    accepts: tuple[Callable[[Any], bool], str] | None
+    # The help text of the gauge that shows the option in /metrics, if one does.
+    gauge_help: str | None
+
+    def check(self, value: Any) -> None:
+        """Check a value against the bounds.
+
+        Raises:
+            ValueError: with the reason, which may follow the name of the option.
+        """
+        if self.minimum is not None and value < self.minimum:
+            raise ValueError(f"must be at least {self.kind.show(self.minimum)}")
+        if self.maximum is not None and value > self.maximum:
+            raise ValueError(f"must be at most {self.kind.show(self.maximum)}")
+        if self.accepts is not None and not self.accepts[0](value):
+            raise ValueError(f"must be {self.accepts[1]}")
 
     def shown_default(self) -> str:
         """Return the default as help and README print it; empty for "off"."""
@@ -101,6 +118,8 @@ def flag(
     minimum: float | None = None,
     maximum: float | None = None,
     heading: str | None = None,
+    accepts: tuple[Callable[[T], bool], str] | None = None,
+    gauge_help: str | None = None,
 ) -> T:
     """Declare a dataclass field as an option.
 
@@ -112,6 +131,8 @@ def flag(
         in_config: whether the config file may set it.
         minimum, maximum: inclusive bounds, for `check_bounds()`.
         heading: title of the group of options that begins here.
+        accepts: says whether a value is valid, and how errors call the valid ones.
+        gauge_help: the help text of its gauge, for a limit of topics.
     """
     factory: Callable[[], T] = default if callable(default) else lambda: default
     declared = Flag(
@@ -125,14 +146,46 @@ def flag(
         minimum=minimum,
         maximum=maximum,
         heading=heading,
+        accepts=accepts,
+        gauge_help=gauge_help,
     )
     return dataclasses.field(default_factory=factory, metadata={"flag": declared})
 
 
+def group(options: type[OptionsT]) -> OptionsT:
+    """Declare a dataclass field as a group of options, which are those of another dataclass."""
+    return dataclasses.field(default_factory=options, metadata={"group": options})
+
+
 def declared_flags(options: "type[DataclassInstance] | DataclassInstance") -> dict[str, Flag]:
-    """Return the options of a dataclass by field name, in order of declaration."""
-    fields = dataclasses.fields(options)
-    return {field.name: field.metadata["flag"] for field in fields if "flag" in field.metadata}
+    """Return the options of a dataclass and its groups by field name, in order of declaration."""
+    found: dict[str, Flag] = {}
+    for field in dataclasses.fields(options):
+        if "group" in field.metadata:
+            found |= declared_flags(field.metadata["group"])
+        elif "flag" in field.metadata:
+            found[field.name] = field.metadata["flag"]
+    return found
+
+
+def _read_values(options: "DataclassInstance") -> dict[str, object]:
+    """Return the values of `declared_flags` by field name."""
+    values: dict[str, object] = {}
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
+        values |= _read_values(value) if "group" in field.metadata else {field.name: value}
+    return values
+
+
+def _make(options: type[OptionsT], values: dict[str, object]) -> OptionsT:
+    """Make the dataclass of values by field name, those of its groups among them."""
+    given: dict[str, object] = {}
+    for field in dataclasses.fields(options):
+        if "group" in field.metadata:
+            given[field.name] = _make(field.metadata["group"], values)
+        elif field.name in values:
+            given[field.name] = values[field.name]
+    return options(**given)
 
 
 def load(options: type[OptionsT], argv: Sequence[str], *, program: str) -> OptionsT:
@@ -149,7 +202,7 @@ def load(options: type[OptionsT], argv: Sequence[str], *, program: str) -> Optio
     if path and not given.get("version"):
         assert isinstance(path, str)
         given = _read_config(options, path) | given
-    return options(**given)
+    return _make(options, given)
 
 
 def check_bounds(options: "DataclassInstance") -> None:
@@ -158,14 +211,12 @@ def check_bounds(options: "DataclassInstance") -> None:
     Raises:
         OptionsError: naming the flag and the bound.
     """
+    values = _read_values(options)
     for field_name, declared in declared_flags(options).items():
-        value = getattr(options, field_name)
-        if declared.minimum is not None and value < declared.minimum:
-            bound = declared.kind.show(declared.minimum)
-            raise OptionsError(f"--{declared.name} must be at least {bound}")
-        if declared.maximum is not None and value > declared.maximum:
-            bound = declared.kind.show(declared.maximum)
-            raise OptionsError(f"--{declared.name} must be at most {bound}")
+        try:
+            declared.check(values[field_name])
+        except ValueError as error:
+            raise OptionsError(f"--{declared.name} {error}") from error
 
 
 def config_value(options: "DataclassInstance", toml_key: str) -> object:
@@ -176,7 +227,7 @@ def config_value(options: "DataclassInstance", toml_key: str) -> object:
     """
     for field_name, declared in declared_flags(options).items():
         if declared.toml_key == toml_key:
-            value: object = declared.kind.to_json(getattr(options, field_name))
+            value: object = declared.kind.to_json(_read_values(options)[field_name])
             return value
     raise KeyError(toml_key)
 

@@ -27,6 +27,8 @@ class Kind(Generic[T]):
     show: Callable[[T], str]
     # The value as JSON would hold it, for GET /config.
     to_json: Callable[[T], object] = lambda value: value
+    # The inverse of `to_json`, for nsqd.dat; None for kinds that it does not hold.
+    from_json: Callable[[object], T] | None = None
     # `-x` alone means `-x=true`, and `-x v` leaves v alone.
     is_boolean: bool = False
     # Joins the values of a repeated flag; without it the last one wins.
@@ -198,6 +200,12 @@ def _int_from_toml(value: object) -> int:
             raise _wrong_type("int", value)
 
 
+def _int_from_json(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError("must be an integer")
+    return _in_int64(value)
+
+
 def _text_from_toml(value: object) -> str:
     if isinstance(value, str):
         return value
@@ -271,14 +279,19 @@ BOOL: Kind[bool] = Kind(
     show=lambda value: "true" if value else "false",
     is_boolean=True,
 )
-INT: Kind[int] = Kind(noun="int", parse=parse_int, from_toml=_int_from_toml, show=str)
-TEXT: Kind[str] = Kind(noun="string", parse=str, from_toml=_text_from_toml, show=str)
+INT: Kind[int] = Kind(
+    noun="int", parse=parse_int, from_toml=_int_from_toml, show=str, from_json=_int_from_json
+)
+TEXT: Kind[str] = Kind(
+    noun="string", parse=str, from_toml=_text_from_toml, show=str, from_json=_text_from_toml
+)
 DURATION: Kind[float] = Kind(
     noun="duration",
     parse=parse_duration,
     from_toml=_duration_from_toml,
     show=format_duration,
     to_json=duration_ns,
+    from_json=lambda value: _int_from_json(value) / 1e9,
 )
 TEXTS: Kind[tuple[str, ...]] = Kind(
     noun="string",

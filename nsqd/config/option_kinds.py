@@ -55,16 +55,6 @@ def _show_tls_version(version: ssl.TLSVersion) -> str:
     return next(text for text, known in _TLS_VERSIONS.items() if known == version)
 
 
-DEPTH_POLICIES = ("reject", "drop-oldest")
-
-
-def _parse_depth_policy(text: str) -> str:
-    if text not in DEPTH_POLICIES:
-        raise ValueError("must be reject or drop-oldest")
-    return text
-
-
-DEPTH_POLICY: Kind[str] = kinds.special("|".join(DEPTH_POLICIES), _parse_depth_policy, str)
 TLS_REQUIRED: Kind[TLSRequired] = kinds.special(
     "true|false|tcp-https", _parse_tls_required, _show_tls_required, to_json=int, is_boolean=True
 )

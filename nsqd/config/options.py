@@ -8,7 +8,6 @@ options that repeat are tuples. `python -m nsqd.config.options` prints the table
 # ruff: noqa: RUF009 - flag() makes dataclass fields; ruff takes them for values.
 
 import hashlib
-import re
 import socket
 import ssl
 import sys
@@ -18,18 +17,17 @@ from dataclasses import dataclass
 from typing import Self
 
 from nsqd.config import flags
-from nsqd.config.flags import OptionsError, flag
+from nsqd.config.flags import OptionsError, flag, group
 from nsqd.config.kinds import BOOL, DURATION, FLOATS, INT, TEXT, TEXTS
+from nsqd.config.limits import Limits
 from nsqd.config.logs import LOG_LEVEL, LogLevel
-from nsqd.config.option_kinds import DEPTH_POLICY, TLS_REQUIRED, TLS_VERSION
+from nsqd.config.option_kinds import TLS_REQUIRED, TLS_VERSION
 from nsqd.config.option_kinds import TLSRequired as TLSRequired
 
 # A timer shorter than this would only spin.
 _SHORTEST_S = 1e-6
 _PORT_MAX = 65535
 _NODE_ID_COUNT = 1024
-_ATTEMPTS_MAX = 65535
-_SUFFIX = re.compile(r"[.a-zA-Z0-9_-]{0,63}")
 
 TOPOLOGY_AWARE_CONSUMPTION = "topology-aware-consumption"
 
@@ -410,53 +408,7 @@ class Options:
         minimum=0,
     )
 
-    max_depth: int = flag(
-        "max-depth",
-        0,
-        INT,
-        "messages in the queue of a topic or channel, waiting or deferred but not in flight;"
-        " 0 is no limit",
-        minimum=0,
-    )
-    max_depth_bytes: int = flag(
-        "max-depth-bytes",
-        0,
-        INT,
-        "the same in bytes as on disk, which is 30 more for each message; 0 is no limit",
-        minimum=0,
-        noun="bytes",
-    )
-    max_depth_policy: str = flag(
-        "max-depth-policy",
-        "reject",
-        DEPTH_POLICY,
-        "what becomes of a publish beyond that: reject refuses it as a whole, drop-oldest takes it"
-        " and drops what has waited longest",
-    )
-    msg_ttl_s: float = flag(
-        "msg-ttl",
-        0.0,
-        DURATION,
-        "messages published longer ago than this are not delivered; 0s is no limit",
-        minimum=0,
-    )
-    max_attempts: int = flag(
-        "max-attempts",
-        0,
-        INT,
-        "deliveries of a message; requeued or timed out after the last, it is not queued again;"
-        " 0 is no limit",
-        minimum=0,
-        maximum=_ATTEMPTS_MAX,
-    )
-    dead_letter_topic_suffix: str = flag(
-        "dead-letter-topic-suffix",
-        "",
-        TEXT,
-        "what is too old or was tried too often is published to its topic's name with this suffix,"
-        " as in .dead; empty drops it",
-        noun="suffix",
-    )
+    limits: Limits = group(Limits)
 
     metrics_max_queues: int = flag(
         "metrics-max-queues",
@@ -535,8 +487,6 @@ def check_limits(options: Options) -> None:
         raise OptionsError("--node-id must be [0,1024)")
     if options.tls_client_auth_policy not in {"", "require", "require-verify"}:
         raise OptionsError("--tls-client-auth-policy must be require or require-verify")
-    if _SUFFIX.fullmatch(options.dead_letter_topic_suffix) is None:
-        raise OptionsError("--dead-letter-topic-suffix must be the end of a topic name")
     if not options.tcp_address:
         raise OptionsError("--tcp-address must not be empty")
     flags.check_bounds(options)

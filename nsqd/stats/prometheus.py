@@ -30,6 +30,8 @@ from nsqd.broker.histogram import Histogram
 from nsqd.broker.limits.losses import DropReason
 from nsqd.broker.queue.backend import DiskBackend
 from nsqd.broker.queue.message_queue import MessageQueue
+from nsqd.config.kinds import DURATION
+from nsqd.config.limits import LIMITS, Limit
 from nsqd.node import Node
 from nsqd.runtime.slices import encode_slices, gather_slices
 from nsqd.stats.snapshot import ChannelStats, TopicStats, read_topic
@@ -97,9 +99,15 @@ def _smallest(one: float, other: float) -> float:
     return min(one or other, other or one)
 
 
-def _limit_family(name: str, help_text: str, read: _Read[TopicStats]) -> Family[TopicStats]:
+def _limit_family(limit: Limit) -> Family[TopicStats]:
     """Of topics that share a row the strictest limit is shown; 0 is none."""
-    return Family(name, "gauge", help_text, (("", read),), merge=_smallest)
+    return Family(
+        f"nsqd_topic_{limit.gauge}",
+        "gauge",
+        limit.flag.gauge_help or "",
+        (("", lambda topic, _: limit.read(topic.limits)),),
+        merge=_smallest,
+    )
 
 
 def _memory_depth(stats: TopicStats | ChannelStats, _disk: DiskUse) -> int:
@@ -116,6 +124,13 @@ def _count_drops(reason: DropReason) -> Callable[[TopicStats | ChannelStats, Dis
 
 _BY_REASON = tuple((f',reason="{reason.value}"', _count_drops(reason)) for reason in DropReason)
 _BY_STORE = ((',store="memory"', _memory_depth), (',store="disk"', _disk_depth))
+
+# Counts come before durations.
+_LIMIT_FAMILIES = tuple(
+    _limit_family(limit)
+    for limit in sorted(LIMITS, key=lambda limit: limit.kind is DURATION)
+    if limit.gauge is not None
+)
 
 TOPIC_FAMILIES: tuple[Family[TopicStats], ...] = (
     Family("nsqd_topic_depth", "gauge", "Messages that no channel has taken yet.", _BY_STORE),
@@ -153,22 +168,7 @@ TOPIC_FAMILIES: tuple[Family[TopicStats], ...] = (
         *("nsqd_topic_dead_lettered", "counter", "Messages dead-lettered before that."),
         lambda topic, _: topic.losses.dead_lettered_count,
     ),
-    _limit_family(
-        *("nsqd_topic_max_depth", "Messages that each queue may hold; 0 is no limit."),
-        lambda topic, _: topic.limits.max_depth,
-    ),
-    _limit_family(
-        *("nsqd_topic_max_depth_bytes", "Bytes that each queue may hold; 0: no limit."),
-        lambda topic, _: topic.limits.max_depth_bytes,
-    ),
-    _limit_family(
-        *("nsqd_topic_max_attempts", "Deliveries of a message; 0 is no limit."),
-        lambda topic, _: topic.limits.max_attempts,
-    ),
-    _limit_family(
-        *("nsqd_topic_msg_ttl_seconds", "How old messages may become; 0 is no limit."),
-        lambda topic, _: topic.limits.msg_ttl_s,
-    ),
+    *_LIMIT_FAMILIES,
 )
 
 # Only if history is kept.

@@ -12,9 +12,9 @@ from nsqd.broker.channel import Channel
 from nsqd.broker.consumer import Consumer, Locality
 from nsqd.broker.histogram import Histogram
 from nsqd.broker.limits.losses import Losses
-from nsqd.broker.limits.values import NO_LIMITS, Limits
 from nsqd.broker.quantiles import LatencyQuantiles
 from nsqd.broker.topic import Topic
+from nsqd.config.limits import NO_LIMITS, Limits
 
 
 @dataclass(frozen=True, slots=True)

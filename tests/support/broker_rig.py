@@ -4,9 +4,9 @@ from pathlib import Path
 
 from nsqd.broker.broker import Broker, BrokerSettings
 from nsqd.broker.channel import Channel, ChannelSettings
-from nsqd.broker.limits.values import NO_LIMITS, Limits
 from nsqd.broker.queue.ids import MessageIdFactory
 from nsqd.broker.topic import Topic
+from nsqd.config.limits import NO_LIMITS, Limits
 from tests.support.channel_rig import Client, disk_settings
 from tests.support.fake_scheduler import FakeScheduler
 

@@ -43,7 +43,10 @@ LAYERS = {
         ("snappy",),
         (*IO, "time", "threading", "os", "logging"),
     ),
-    "nsqd.broker": Layer(("nsqd.broker", "nsqd.protocol.names", "diskqueue"), forbidden=IO),
+    # The limits of a topic are flags that single topics may override: one declaration for both.
+    "nsqd.broker": Layer(
+        ("nsqd.broker", "nsqd.protocol.names", "nsqd.config.limits", "diskqueue"), forbidden=IO
+    ),
     "nsqd.runtime": Layer(("nsqd.runtime", "nsqd.broker", "nsqd.config")),
     "nsqd.http": Layer(
         ("nsqd.http", "nsqd.runtime", "nsqd.protocol", "nsqd.config"), ("httptools",)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from nsqd.config.limits import DepthPolicy, Limits
 from tests.support.http_client import HttpClient
 from tests.support.running_daemon import RunningDaemon, StartNsqd
 from tests.support.v2_client import MESSAGE, V2Client
@@ -38,7 +39,7 @@ async def bodies_of(nsqd: RunningDaemon, topic: str, count: int) -> list[bytes]:
 class TestReject:
     @pytest.mark.parametrize("verb", ["PUB", "MPUB", "DPUB"])
     async def test_over_tcp(self, start_nsqd: StartNsqd, verb: str) -> None:
-        nsqd = await start_nsqd(max_depth=2)
+        nsqd = await start_nsqd(limits=Limits(max_depth=2))
         await make_channel(nsqd)
         client = await nsqd.connect()
         await client.publish("t", b"1", b"2")
@@ -57,7 +58,7 @@ class TestReject:
         assert await bodies_of(nsqd, "t", 2) == [b"1", b"2"]
 
     async def test_a_batch_is_refused_as_a_whole(self, start_nsqd: StartNsqd) -> None:
-        nsqd = await start_nsqd(max_depth=2)
+        nsqd = await start_nsqd(limits=Limits(max_depth=2))
         for channel in ("a", "b"):
             await make_channel(nsqd, channel=channel)
         client = await nsqd.connect()
@@ -72,7 +73,7 @@ class TestReject:
 
     @pytest.mark.parametrize("target", ["/pub?topic=t", "/pub?topic=t&defer=5", "/mpub?topic=t"])
     async def test_over_http(self, start_nsqd: StartNsqd, target: str) -> None:
-        nsqd = await start_nsqd(max_depth_bytes=70)
+        nsqd = await start_nsqd(limits=Limits(max_depth_bytes=70))
         async with await connect_http(nsqd) as http:
             assert (await http.post("/pub?topic=t", b"x" * 30)).status == 200
 
@@ -87,7 +88,7 @@ class TestReject:
     async def test_of_pipelined_publishes_those_that_fit_are_taken(
         self, start_nsqd: StartNsqd, options: dict[str, Any]
     ) -> None:
-        nsqd = await start_nsqd(max_depth=5, **options)
+        nsqd = await start_nsqd(limits=Limits(max_depth=5), **options)
         await make_channel(nsqd)
         client = await nsqd.connect()
 
@@ -102,7 +103,7 @@ class TestReject:
         assert await bodies_of(nsqd, "t", 5) == [b"%d" % number for number in range(5)]
 
     async def test_room_that_is_made_is_used(self, start_nsqd: StartNsqd) -> None:
-        nsqd = await start_nsqd(max_depth=1, mem_queue_size=0)
+        nsqd = await start_nsqd(limits=Limits(max_depth=1), mem_queue_size=0)
         consumer = await nsqd.consumer("t")
         await nsqd.publish("t", b"1")
         client = await nsqd.connect()
@@ -121,7 +122,8 @@ class TestDropOldest:
     @pytest.mark.parametrize("mem_queue_size", [0, 10_000])
     async def test_the_newest_stay(self, start_nsqd: StartNsqd, mem_queue_size: int) -> None:
         nsqd = await start_nsqd(
-            max_depth=3, max_depth_policy="drop-oldest", mem_queue_size=mem_queue_size
+            limits=Limits(max_depth=3, max_depth_policy=DepthPolicy.DROP_OLDEST),
+            mem_queue_size=mem_queue_size,
         )
         await make_channel(nsqd)
         client = await nsqd.connect()
@@ -138,7 +140,7 @@ class TestDropOldest:
 class TestTtl:
     @pytest.mark.parametrize("mem_queue_size", [0, 10_000])
     async def test_without_consumers(self, start_nsqd: StartNsqd, mem_queue_size: int) -> None:
-        nsqd = await start_nsqd(msg_ttl_s=0.2, mem_queue_size=mem_queue_size)
+        nsqd = await start_nsqd(limits=Limits(msg_ttl_s=0.2), mem_queue_size=mem_queue_size)
         await make_channel(nsqd)
         await nsqd.publish("t", b"1", b"2", b"3")
 
@@ -147,7 +149,7 @@ class TestTtl:
         assert channel["dropped_ttl_count"] == 3
 
     async def test_with_a_consumer(self, start_nsqd: StartNsqd) -> None:
-        nsqd = await start_nsqd(msg_ttl_s=0.3)
+        nsqd = await start_nsqd(limits=Limits(msg_ttl_s=0.3))
         consumer = await nsqd.consumer("t")
         await nsqd.publish("t", b"old")
         await asyncio.sleep(0.4)
@@ -162,7 +164,8 @@ class TestDeadLetters:
     @pytest.mark.parametrize("mem_queue_size", [0, 10_000])
     async def test_after_the_last_attempt(self, start_nsqd: StartNsqd, mem_queue_size: int) -> None:
         nsqd = await start_nsqd(
-            max_attempts=2, dead_letter_topic_suffix=".dead", mem_queue_size=mem_queue_size
+            limits=Limits(max_attempts=2, dead_letter_topic_suffix=".dead"),
+            mem_queue_size=mem_queue_size,
         )
         consumer = await nsqd.consumer("t", rdy=1)
         await nsqd.publish("t", b"poison \x00\xff")
@@ -177,7 +180,9 @@ class TestDeadLetters:
         await consumer.expect_quiet()
 
     async def test_after_a_timeout(self, start_nsqd: StartNsqd) -> None:
-        nsqd = await start_nsqd(max_attempts=1, dead_letter_topic_suffix=".dead", msg_timeout_s=0.2)
+        nsqd = await start_nsqd(
+            limits=Limits(max_attempts=1, dead_letter_topic_suffix=".dead"), msg_timeout_s=0.2
+        )
         consumer = await nsqd.consumer("t", rdy=1)
         await nsqd.publish("t", b"slow")
         await consumer.read_message()
@@ -188,7 +193,9 @@ class TestDeadLetters:
 
     async def test_when_too_old_with_group_commit(self, start_nsqd: StartNsqd) -> None:
         nsqd = await start_nsqd(
-            msg_ttl_s=0.2, dead_letter_topic_suffix=".dead", mem_queue_size=0, sync_every=1
+            limits=Limits(msg_ttl_s=0.2, dead_letter_topic_suffix=".dead"),
+            mem_queue_size=0,
+            sync_every=1,
         )
         await make_channel(nsqd)
         await nsqd.publish("t", b"1", b"2")
@@ -201,7 +208,7 @@ class TestDeadLetters:
 
 class TestLimitsOverHttp:
     async def test_they_are_shown_with_their_source(self, start_nsqd: StartNsqd) -> None:
-        nsqd = await start_nsqd(max_depth=7, msg_ttl_s=90.0)
+        nsqd = await start_nsqd(limits=Limits(max_depth=7, msg_ttl_s=90.0))
         await nsqd.post("/topic/create?topic=t")
         async with await connect_http(nsqd) as http:
             reply = await http.request("GET", "/topic/limits?topic=t")
@@ -348,7 +355,7 @@ class TestLimitsOverHttp:
 
 
 async def test_what_was_lost_is_shown(start_nsqd: StartNsqd) -> None:
-    nsqd = await start_nsqd(max_depth=1, max_depth_policy="drop-oldest")
+    nsqd = await start_nsqd(limits=Limits(max_depth=1, max_depth_policy=DepthPolicy.DROP_OLDEST))
     await make_channel(nsqd)
     client: V2Client = await nsqd.connect()
     await client.publish("t", b"1")

@@ -2,15 +2,16 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 
 from nsqd.broker.limits.age_clock import AgeClock
 from nsqd.broker.limits.dead_letter import Publish, find_dead_letter_name
+from nsqd.broker.limits.overrides import LimitOverrides
 from nsqd.broker.limits.queue_bounds import Rules
 from nsqd.broker.limits.topic_bounds import TopicBounds
-from nsqd.broker.limits.values import LimitOverrides, Limits
 from nsqd.broker.scheduler import Scheduler
 from nsqd.broker.topic import Topic
+from nsqd.config.limits import LIMITS, NO_LIMITS, Limits
 
 logger = logging.getLogger(__name__)
 
@@ -40,14 +41,14 @@ class LimitBook:
         """Return the limits in force, and where each comes from."""
         own = topic.limit_overrides
         sources = {
-            each.name: "flag" if getattr(own, each.name) is None else "topic"
-            for each in fields(own)
+            limit.field_name: "topic" if limit.field_name in own.values else "flag"
+            for limit in LIMITS
         }
         flags = self._flags
         if not self._is_dead_letter_topic(topic.name):
             return own.over(flags), sources
-        flags = replace(flags, msg_ttl_s=0.0, max_attempts=0)
         for name in _NOT_FOR_DEAD_LETTERS:
+            flags = replace(flags, **{name: getattr(NO_LIMITS, name)})
             if sources[name] == "flag":
                 sources[name] = "dead-letter topic"
         sources["dead_letter_topic_suffix"] = "dead-letter topic"
@@ -61,7 +62,7 @@ class LimitBook:
     def set(self, topic: Topic, overrides: LimitOverrides) -> None:
         """Give a topic limits of its own instead of those it has."""
         topic.limit_overrides = overrides
-        suffix = overrides.dead_letter_topic_suffix or ""
+        suffix = overrides.values.get("dead_letter_topic_suffix", "")
         before = self._names.pop(topic.name, None)
         name = find_dead_letter_name(topic.name, suffix)
         if name is not None:

@@ -15,12 +15,12 @@ from struct import Struct
 from nsqd.broker.limits.age_clock import AgeClock
 from nsqd.broker.limits.dead_letter import Limbo, Publish
 from nsqd.broker.limits.losses import DropReason, Losses
-from nsqd.broker.limits.values import Limits
 from nsqd.broker.queue.backend import DiskBackend
 from nsqd.broker.queue.batch import RECORD_OVERHEAD_BYTES, Batch, Message
 from nsqd.broker.queue.message_queue import MessageQueue
 from nsqd.broker.queue.piece import Piece
 from nsqd.broker.scheduler import Scheduler
+from nsqd.config.limits import Limits
 
 logger = logging.getLogger(__name__)
 

@@ -15,10 +15,10 @@ from nsqd.broker.channel import Channel
 from nsqd.broker.errors import DepthLimitError
 from nsqd.broker.limits.losses import Losses
 from nsqd.broker.limits.queue_bounds import MAX_MESSAGES_PER_TURN, RETRY_S, QueueBounds, Rules
-from nsqd.broker.limits.values import DepthPolicy
 from nsqd.broker.queue.batch import RECORD_OVERHEAD_BYTES
 from nsqd.broker.queue.message_queue import MessageQueue
 from nsqd.broker.scheduler import Timer
+from nsqd.config.limits import DepthPolicy
 
 logger = logging.getLogger(__name__)
 

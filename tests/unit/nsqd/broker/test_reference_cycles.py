@@ -10,9 +10,10 @@ import pytest
 from nsqd.broker.broker import Broker, BrokerSettings
 from nsqd.broker.channel import Channel, ChannelSettings
 from nsqd.broker.consumer import Consumer
-from nsqd.broker.limits.values import NO_LIMITS, LimitOverrides, Limits
+from nsqd.broker.limits.overrides import LimitOverrides
 from nsqd.broker.queue.ids import MessageIdFactory
 from nsqd.broker.topic import Topic
+from nsqd.config.limits import NO_LIMITS, Limits
 from tests.support.channel_rig import ChannelRig, disk_settings
 from tests.support.fake_scheduler import FakeScheduler
 from tests.support.recording_sink import RecordingSink

@@ -6,11 +6,13 @@ import socket
 import ssl
 import subprocess
 import sys
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
 from nsqd.config.flags import CommandLineExit, ConfigError, OptionsError, declared_flags
+from nsqd.config.limits import Limits
 from nsqd.config.logs import LogLevel
 from nsqd.config.options import (
     Options,
@@ -128,7 +130,9 @@ class TestDeclarations:
     def test_every_field_is_a_flag_named_like_it(self) -> None:
         declared = declared_flags(Options)
 
-        assert list(declared) == [field.name for field in dataclasses.fields(Options)]
+        groups = {"limits": [field.name for field in dataclasses.fields(Limits)]}
+        fields = [groups.get(each.name, [each.name]) for each in dataclasses.fields(Options)]
+        assert list(declared) == list(chain.from_iterable(fields))
         for field, item in declared.items():
             assert field.startswith(item.name.replace("-", "_"))
             # The unit comes last, and lists are plural.

@@ -15,7 +15,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from prometheus_client.registry import Collector
 
-from nsqd.broker.limits.values import Limits
+from nsqd.config.limits import Limits
 from nsqd.stats.prometheus import (
     OTHER,
     DiskUse,

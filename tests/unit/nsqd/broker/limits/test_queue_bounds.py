@@ -10,9 +10,10 @@ from nsqd.broker.channel import Channel
 from nsqd.broker.errors import DepthLimitError
 from nsqd.broker.limits import dead_letter
 from nsqd.broker.limits.losses import DropReason
+from nsqd.broker.limits.overrides import LimitOverrides
 from nsqd.broker.limits.queue_bounds import MAX_MESSAGES_PER_TURN
-from nsqd.broker.limits.values import DepthPolicy, LimitOverrides, Limits
 from nsqd.broker.topic import Topic
+from nsqd.config.limits import DepthPolicy, Limits
 from tests.support.broker_rig import BrokerRig
 
 DROP = DepthPolicy.DROP_OLDEST

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from nsqd.broker.errors import DepthLimitError
-from nsqd.broker.limits.values import DepthPolicy, LimitOverrides, Limits
+from nsqd.broker.limits.overrides import LimitOverrides
 from nsqd.broker.peek import Place, peek_channel
 from nsqd.broker.queue.batch import RECORD_OVERHEAD_BYTES
+from nsqd.config.limits import DepthPolicy, Limits
 from tests.support.broker_rig import BrokerRig
 from tests.support.channel_rig import Client
 from tests.support.recording_sink import Delivery
@@ -117,8 +118,11 @@ class BoundsModel(RuleBasedStateMachine):
     @rule(limits=LIMITS)
     def change_limits(self, limits: Limits) -> None:
         overrides = LimitOverrides(
-            *(limits.max_depth, limits.max_depth_bytes, limits.max_depth_policy),
-            *(limits.msg_ttl_s, limits.max_attempts),
+            max_depth=limits.max_depth,
+            max_depth_bytes=limits.max_depth_bytes,
+            max_depth_policy=limits.max_depth_policy,
+            msg_ttl_s=limits.msg_ttl_s,
+            max_attempts=limits.max_attempts,
         )
         self.rig.broker.limits.set(self.rig.topic(), overrides)
         self.rig.settle()
