@@ -11,16 +11,16 @@ from diskqueue.errors import (
     RecordTooLargeError,
 )
 from diskqueue.queue import DiskQueue
-from diskqueue.reader import Batch
+from diskqueue.reader import ReadRecords
 from diskqueue.sync_job import SyncJob
 
 __all__ = [
-    "Batch",
     "CorruptMetadataError",
     "CorruptSegmentError",
     "DiskQueue",
     "DiskQueueError",
     "QueueClosedError",
+    "ReadRecords",
     "RecordTooLargeError",
     "SyncJob",
 ]

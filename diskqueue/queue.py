@@ -48,10 +48,9 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 from diskqueue import layout
-from diskqueue.damage import skip_damage, skip_missing, skip_unreadable
 from diskqueue.errors import CorruptSegmentError, QueueClosedError, RecordTooLargeError
 from diskqueue.progress import Progress
-from diskqueue.reader import Batch, Reader
+from diskqueue.reader import Reader, ReadRecords
 from diskqueue.recovery import SegmentState, recover
 from diskqueue.segment import (
     DEFAULT_MAX_RECORD_BYTES,
@@ -114,7 +113,7 @@ class DiskQueue:
 
         found = recover(self._directory, name, self._limits, logger, files)
         self._reader = Reader(
-            *(self._directory, name, found.read_segment, found.read_pos, self._limits),
+            *(self._directory, name, found.read_segment, found.read_pos, self._limits, logger),
             holds_messages=holds_messages,
         )
         self._writer = Writer(
@@ -242,7 +241,7 @@ class DiskQueue:
             if not minimum <= size <= maximum:
                 raise RecordTooLargeError(size, minimum, maximum)
 
-    def read(self, max_records: int, max_bytes: int) -> Batch | None:
+    def read(self, max_records: int, max_bytes: int) -> ReadRecords | None:
         """The next unread records, or None if there are none.
 
         At least one record, even if it is larger than max_bytes. Damage is dealt with, logged and
@@ -255,7 +254,7 @@ class DiskQueue:
         if not self._is_open:
             raise QueueClosedError
         reader = self._reader
-        # Ends: every turn that gives no batch leaves a part of a segment for good.
+        # Ends: every turn that gives no records leaves a part of a segment for good.
         while True:
             segment = reader.segment
             if reader.position >= segment.end:
@@ -270,10 +269,10 @@ class DiskQueue:
                 if reader.skips:
                     self._deliver_skipped(segment, error)
                 else:
-                    skip_damage(reader, self._writer, error, self._limits, self._logger)
+                    reader.skip_damage(error, self._writer)
                 continue
             except FileNotFoundError:
-                skip_missing(reader, self._writer, self._directory, self._logger)
+                reader.skip_missing(self._writer)
                 self._progress.forget_finished(segment)
                 continue
             origin = reader.buffer_pos - PREFIX_BYTES
@@ -285,7 +284,7 @@ class DiskQueue:
                 reader.skip_finished()
             if reader.position >= reader.segment.end:
                 self._correct_depth_at_tail()
-            return Batch(first, data, starts, ends)
+            return ReadRecords(first, data, starts, ends)
 
     def skip_unreadable(self) -> None:
         """Goes on behind blocks that the disk cannot read; for a caller whose `read` keeps failing.
@@ -296,7 +295,7 @@ class DiskQueue:
             OSError: the disk cannot be read.
         """
         segment = self._reader.segment
-        if skip_unreadable(self._reader, self._writer, self._logger):
+        if self._reader.skip_unreadable(self._writer):
             self._unread_count += self._progress.forget_finished(segment)
 
     def peek(self, max_records: int, max_bytes: int) -> list[bytes]:

@@ -1,22 +1,28 @@
-"""The reading end of a queue: a position, and the piece of its segment that was read last.
+"""The reading end of a queue: a position, and the part of its segment that was read last.
 
-`DiskQueue` owns the one `Reader` of a queue and decides where it goes; what stands between the
-position and the segment's end never changes, so the piece in memory stays valid. Records that were
-finished before the queue was opened are stepped over as soon as the position reaches them, and no
-piece reaches into them.
+`DiskQueue` owns the one `Reader` of a queue and decides where it goes. The bytes between the
+position and the segment's end never change, so the buffer stays valid. Records that were finished
+before the queue was opened are stepped over as soon as the position reaches them, and the buffer
+never reaches into them.
+
+At damage the reader goes on behind it, and every byte of a damaged segment is kept: the file is
+never deleted, but renamed `.bad` when its records are finished, or has that name as a second one
+from the moment when reading goes on behind the damage.
 """
 
 import errno
+import logging
 import os
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
 
-from diskqueue import layout, resync
+from diskqueue import layout, salvage
 from diskqueue.errors import CorruptSegmentError
 from diskqueue.intervals import Interval
 from diskqueue.recovery import SegmentState
 from diskqueue.segment import PREFIX_BYTES, Limits, find_damage, read_record, split_records
+from diskqueue.writer import Writer
 
 _READ_AHEAD_BYTES = 256 * 1024
 _BLOCK_BYTES = 4096
@@ -24,7 +30,7 @@ _BLOCK_BYTES = 4096
 _MAX_BAD_BLOCKS = 64
 
 
-class Batch:
+class ReadRecords:
     """Records of one read; payload i is data[starts[i]:ends[i]], its ordinal first + i."""
 
     __slots__ = ("data", "ends", "first", "starts")
@@ -52,6 +58,7 @@ class Reader:
         "_fd",
         "_holds_messages",
         "_limits",
+        "_logger",
         "_name",
         "buffer_pos",
         "position",
@@ -66,16 +73,18 @@ class Reader:
         segment: SegmentState,
         position: int,
         limits: Limits,
+        logger: logging.Logger,
         *,
         holds_messages: bool = False,
     ) -> None:
         self.segment = segment
         self.position = position
-        # Where in the file the piece begins that `read` cut up last.
+        # Where in the file the buffer begins that `read` has cut up last.
         self.buffer_pos = 0
         self._directory = directory
         self._name = name
         self._limits = limits
+        self._logger = logger
         self._holds_messages = holds_messages
         self._fd = -1
         self._buffer = b""
@@ -84,12 +93,40 @@ class Reader:
         self._look_for_skips()
 
     @property
+    def path(self) -> str:
+        """The path of the segment."""
+        return layout.segment_path(self._directory, self._name, self.segment.number)
+
+    @property
     def limit(self) -> int:
-        """Where the unfinished records at the position end: the segment, or a skip."""
+        """Where the unfinished records at the position end: the segment's end, or a skip."""
         return self.skips[0].start if self.skips else self.segment.end
 
+    @property
+    def bytes_ahead(self) -> int:
+        """How many bytes are left to read, in this segment and behind it."""
+        ahead = max(self.segment.end - self.position, 0)
+        ahead -= sum(entry.end - entry.start for entry in self.skips)
+        segment = self.segment.next
+        while segment is not None:
+            ahead += segment.end - segment.finished.width
+            segment = segment.next
+        return ahead
+
+    def is_at_tail(self) -> bool:
+        """Tell whether all records were read, in this segment and behind it."""
+        self.skip_finished()
+        segment: SegmentState | None = self.segment
+        position = self.position
+        while segment is not None:
+            if position < segment.end:
+                return False
+            segment = segment.next
+            position = 0
+        return True
+
     def read(self, max_records: int, max_bytes: int) -> tuple[bytes, list[int], list[int]]:
-        """A piece of the segment, and where in it the payloads of the next records start and end.
+        """Return a buffer, and where in it the payloads of the next records start and end.
 
         At least one record, and if there are more, at most max_bytes with their prefixes. The
         position moves behind them. It must be before the segment's end.
@@ -114,12 +151,12 @@ class Reader:
             starts, ends = self._drop_doubtful(buffer, starts, ends)
         self.position = self.buffer_pos + ends[-1]
         if ends[-1] == len(buffer):
-            # Thousands of queues that are read to their end must not hold a piece each.
+            # Thousands of queues that are read to their end must not keep a buffer each.
             self._buffer = b""
         return buffer, starts, ends
 
     def peek(self, max_records: int, max_bytes: int) -> list[bytes]:
-        """The next payloads, of this segment and those behind it, without moving.
+        """Return the next payloads, of this segment and those behind it, without moving.
 
         At most max_bytes with their prefixes, but for a single larger one; none behind damage.
 
@@ -128,6 +165,7 @@ class Reader:
         """
         scout = Reader(
             *(self._directory, self._name, self.segment, self.position, self._limits),
+            self._logger,
             holds_messages=self._holds_messages,
         )
         payloads: list[bytes] = []
@@ -143,70 +181,28 @@ class Reader:
                 payloads += [data[start:end] for start, end in zip(starts, ends, strict=True)]
                 max_bytes -= ends[-1] - starts[0] + PREFIX_BYTES
         except (CorruptSegmentError, FileNotFoundError):
-            pass  # whoever reads for good comes here too, and deals with it
+            pass  # the queue's own reader comes here too, and deals with it
         finally:
             scout.close()
         return payloads
 
-    def find_resume(self, position: int) -> int | None:
-        """Where records go on behind damage in this segment, or None if nowhere.
-
-        Raises:
-            OSError: the file cannot be read.
-        """
-        if not self._holds_messages:
-            return None
-        if self._fd < 0:
-            self._fd = self._open()
-        return resync.find_resume(
-            self._fd, position, self.segment.end, self._limits.max_record_bytes
-        )
-
-    def skip_to(self, position: int) -> None:
-        """Goes on elsewhere in this segment."""
-        self._buffer = b""
-        self.position = position
-
     def enter(self, segment: SegmentState) -> None:
-        """Goes to the beginning of another segment."""
+        """Go to the beginning of another segment."""
         self.close()
         self.segment = segment
         self.position = 0
         self._look_for_skips()
 
     def go_to_end(self, segment: SegmentState) -> None:
-        """Goes to where a segment ends now."""
+        """Go to where a segment ends now."""
         if segment is not self.segment:
             self.close()
             self.segment = segment
         self.position = segment.end
         self.skips.clear()
 
-    def is_at_tail(self) -> bool:
-        """Whether nothing is left to read, in this segment or behind it."""
-        self.skip_finished()
-        segment: SegmentState | None = self.segment
-        position = self.position
-        while segment is not None:
-            if position < segment.end:
-                return False
-            segment = segment.next
-            position = 0
-        return True
-
-    @property
-    def bytes_ahead(self) -> int:
-        """What is left to read, in this segment and behind it."""
-        ahead = max(self.segment.end - self.position, 0)
-        ahead -= sum(entry.end - entry.start for entry in self.skips)
-        segment = self.segment.next
-        while segment is not None:
-            ahead += segment.end - segment.finished.width
-            segment = segment.next
-        return ahead
-
     def skip_finished(self) -> None:
-        """Moves on over finished records, into the next segments if they begin with some."""
+        """Step over finished records, into the next segments if they begin with some."""
         while True:
             if self.skips and self.skips[0].start == self.position:
                 self.position = self.skips.popleft().end
@@ -228,8 +224,120 @@ class Reader:
             self.skips = deque(self.segment.finished.since(self.position))
             self.skip_finished()
 
+    def skip_damage(self, error: CorruptSegmentError, writer: Writer) -> None:
+        """Go on behind damage in the segment, or end the segment there.
+
+        Raises:
+            OSError: the segment cannot be read, or not be copied; no byte was skipped.
+        """
+        segment = self.segment
+        resume = self._find_resume(error.offset)
+        rescued_bytes = 0
+        end = segment.end
+        if resume is not None:
+            self._resume_at(resume, error, writer)
+        else:
+            if segment is writer.segment:
+                rescued_bytes = writer.rescue_behind(error.offset, self._limits)
+            segment.end = error.offset
+            if not layout.has_quarantine_name(error.path):
+                segment.damage = error.reason
+            resume = end
+        self._logger.warning(
+            "diskqueue segment damaged file=%s offset=%d reason=%r skipped_bytes=%d"
+            " rescued_bytes=%d salvage=python -m diskqueue salvage %s.bad",
+            *(error.path, error.offset, error.reason, resume - error.offset, rescued_bytes),
+            error.path,
+        )
+
+    def skip_unreadable(self, writer: Writer) -> bool:
+        """Go on behind blocks that the disk cannot read, if it can read some behind them.
+
+        Returns False otherwise: then the whole disk may be away, and no byte may be skipped.
+
+        Raises:
+            OSError: the segment cannot be read.
+        """
+        readable = self._find_readable()
+        if readable is None:
+            return False
+        error = CorruptSegmentError(self.path, self.position, "unreadable blocks", is_torn=False)
+        resume = self._find_resume(readable - 1)
+        if resume is None:
+            resume = self.segment.end
+        self._resume_at(resume, error, writer)
+        self._logger.error(
+            "diskqueue segment unreadable, records go on behind file=%s offset=%d skipped_bytes=%d"
+            " kept=%s.bad",
+            *(error.path, error.offset, resume - error.offset, error.path),
+        )
+        return True
+
+    def skip_missing(self, writer: Writer) -> None:
+        """End the segment at the position, because its file is gone.
+
+        Raises:
+            OSError: the whole directory is gone, as with a volume that is not mounted: no segment
+                was skipped.
+        """
+        os.stat(self._directory)
+        segment = self.segment
+        self._logger.warning("diskqueue segment missing, skipped file=%s", self.path)
+        if segment is writer.segment:
+            writer.start_new_segment()
+        segment.end = self.position
+        segment.exists = False
+
+    def _resume_at(self, resume: int, error: CorruptSegmentError, writer: Writer) -> None:
+        segment = self.segment
+        if segment is writer.segment:
+            writer.start_new_segment()
+        # At once: when the read position has passed the damage, a restart sees no damage in the
+        # segment, and deletes it.
+        if not layout.link_quarantined(error.path):
+            segment.damage = error.reason
+        self._buffer = b""
+        self.position = resume
+
+    def _find_resume(self, position: int) -> int | None:
+        """Return where records go on behind damage in this segment, or None if nowhere.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        if not self._holds_messages:
+            return None
+        if self._fd < 0:
+            self._fd = self._open()
+        return salvage.find_resume(
+            self._fd, position, self.segment.end, self._limits.max_record_bytes
+        )
+
+    def _find_readable(self) -> int | None:
+        """Return where a block can be read behind some that cannot, or None if nowhere near.
+
+        Raises:
+            OSError: another error than that of an unreadable block.
+        """
+        if self._fd < 0:
+            self._fd = self._open()
+        offset = self.position
+        bad_count = 0
+        while offset < self.segment.end and bad_count < _MAX_BAD_BLOCKS:
+            try:
+                os.pread(self._fd, 1, offset)
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                bad_count += 1
+            else:
+                if bad_count:
+                    return offset
+            offset += _BLOCK_BYTES - offset % _BLOCK_BYTES
+        return None
+
     def close(self) -> None:
-        """Closes the file; the next read opens it again."""
+        """Close the file; the next read opens it again."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -251,36 +359,17 @@ class Reader:
         self.buffer_pos = self.position
         return self._buffer
 
-    def find_readable(self) -> int | None:
-        """Where a block can be read again behind some that cannot, or None if nowhere near.
+    def _read_one(self) -> bytes:
+        """Return the record at the position if it is one: larger than max_bytes, or the limit.
 
         Raises:
-            OSError: something else is wrong.
+            CorruptSegmentError: it is none.
         """
-        if self._fd < 0:
-            self._fd = self._open()
-        offset = self.position
-        bad_count = 0
-        while offset < self.segment.end and bad_count < _MAX_BAD_BLOCKS:
-            try:
-                os.pread(self._fd, 1, offset)
-            except OSError as error:
-                if error.errno != errno.EIO:
-                    raise
-                bad_count += 1
-            else:
-                if bad_count:
-                    return offset
-            offset += _BLOCK_BYTES - offset % _BLOCK_BYTES
-        return None
-
-    def _read_one(self) -> bytes:
-        """The record at the position if it is one: larger than max_bytes, or than the limit."""
         end = min(self.limit, os.fstat(self._fd).st_size)
         damage = find_damage(partial(os.pread, self._fd), self.position, end, self._limits)
         if damage is not None:
             raise CorruptSegmentError(
-                self._path(), self.position, damage.reason, is_torn=damage.is_torn
+                self.path, self.position, damage.reason, is_torn=damage.is_torn
             )
         self._buffer = read_record(self._fd, self.position)
         return self._buffer
@@ -288,8 +377,12 @@ class Reader:
     def _drop_doubtful(
         self, buffer: bytes, starts: list[int], ends: list[int]
     ) -> tuple[list[int], list[int]]:
-        """The records up to the first that is no message, or whose length is provably wrong."""
-        stranger = resync.find_stranger(buffer, starts)
+        """Return the records up to the first that is no message, or has a provably wrong length.
+
+        Raises:
+            CorruptSegmentError: that is the very first.
+        """
+        stranger = salvage.find_stranger(buffer, starts)
         count = len(starts) if stranger is None else stranger
         try:
             if stranger is None and self._is_followed(buffer, ends[-1]):
@@ -297,14 +390,14 @@ class Reader:
             if count and not self._is_length_right(starts[count - 1], ends[count - 1]):
                 count -= 1
         except OSError:
-            pass  # What is behind cannot be read, and tells nothing about what can.
+            pass  # Unreadable bytes behind these records say nothing against the records.
         if not count:
             reason = "a record that is no message, or has the wrong length"
-            raise CorruptSegmentError(self._path(), self.position, reason, is_torn=False)
+            raise CorruptSegmentError(self.path, self.position, reason, is_torn=False)
         return starts[:count], ends[:count]
 
     def _is_length_right(self, start: int, end: int) -> bool:
-        return resync.is_length_right(
+        return salvage.is_length_right(
             self._fd,
             self.buffer_pos + start - PREFIX_BYTES,
             self.buffer_pos + end,
@@ -313,16 +406,13 @@ class Reader:
         )
 
     def _is_followed(self, buffer: bytes, end: int) -> bool:
-        """Whether a record, or nothing, stands behind the last one."""
+        """Tell whether a record stands behind the last one, or the segment ends there."""
         left = self.segment.end - self.buffer_pos - end
-        size = min(left, resync.START_BYTES)
+        size = min(left, salvage.START_BYTES)
         data = buffer[end : end + size]
         if len(data) < size:
             data = os.pread(self._fd, size, self.buffer_pos + end)
-        return resync.is_record_start(data, left, self._limits.max_record_bytes)
+        return salvage.is_record_start(data, left, self._limits.max_record_bytes)
 
     def _open(self) -> int:
-        return os.open(self._path(), os.O_RDONLY | os.O_CLOEXEC)
-
-    def _path(self) -> str:
-        return layout.segment_path(self._directory, self._name, self.segment.number)
+        return os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
