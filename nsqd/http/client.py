@@ -5,8 +5,7 @@ a bound on its head and on its body. Redirects are replies like any other: they 
 No error text quotes a request, since the target or the body may hold a secret.
 
 `HttpClient` turns a request into bytes for a `_Connection`, which feeds the answer to a
-`ReplyParser` (llhttp does the grammar). Bodies are held whole in memory; reading one as a stream
-would begin in `ReplyParser.on_body`.
+`ReplyParser`. Bodies are held whole in memory; reading one as a stream would begin there.
 """
 
 from __future__ import annotations
@@ -14,39 +13,29 @@ from __future__ import annotations
 import asyncio
 import base64
 import enum
-import json
 import re
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, NoReturn, cast
+from typing import Final, cast
 from urllib.parse import unquote_to_bytes, urlsplit
 
-import httptools
+from nsqd.http.reply_parser import BadReplyError, Reply, ReplyParser
+
+__all__ = ["BadReplyError", "ClientLimits", "HttpClient", "Reply", "Url", "UrlError"]
 
 V1_ACCEPT: Final = "application/vnd.nsq; version=1.0"
-
-MAX_HEADER_COUNT: Final = 128
-# The reply is parsed in slices of this size, and the bounds are checked after each.
-_FEED_SLICE_BYTES: Final = 16 * 1024
-# Chunk lengths and trailers may take this many bytes for each byte of the body.
-_MAX_CHUNK_OVERHEAD_RATIO: Final = 8
 
 _PORTS: Final = {"http": 80, "https": 443}
 _HOST: Final = re.compile(r"[\w.:%-]{1,255}", re.ASCII)
 _TARGET: Final = re.compile(r"/[!-~]*")
 _LINE_BREAK: Final = re.compile(r"[\r\n]")
-_BODILESS_STATUSES: Final = frozenset({204, 304})
 # Whether a request with this method does the same if it is sent twice; a POST may publish twice.
 _METHODS: Final = {"GET": True, "PUT": True, "DELETE": True, "POST": False}
 
 
 class UrlError(ValueError):
     """A URL that cannot be requested; the text says why and quotes nothing of the URL."""
-
-
-class BadReplyError(Exception):
-    """The server's answer is no HTTP, breaks a bound, or ends too early; the text says which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,29 +104,6 @@ class Url:
         """The value of the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """A complete answer."""
-
-    status: int
-    headers: Mapping[bytes, bytes]  # names in lower case; values of one name joined with ", "
-    body: bytes
-
-    def json(self) -> object:
-        """Decode the body as Go does: broken UTF-8 is replaced, NaN is refused.
-
-        Raises:
-            BadReplyError: it is not JSON.
-        """
-        try:
-            value: object = json.loads(
-                self.body.decode("utf-8", "replace"), parse_constant=_refuse_constant
-            )
-        except (ValueError, RecursionError) as error:
-            raise BadReplyError("reply is not JSON") from error
-        return value
 
 
 class HttpClient:
@@ -374,7 +340,9 @@ class _Connection(asyncio.Protocol):
         if self._state is _State.SPENT or self._transport.is_closing():
             raise _StaleError("closed the connection")
         self._state = _State.BUSY
-        self._parser = ReplyParser(self._limits)
+        self._parser = ReplyParser(
+            max_head_bytes=self._limits.max_head_bytes, max_body_bytes=self._limits.max_body_bytes
+        )
         self._waiter = asyncio.get_running_loop().create_future()
         self._transport.write(data)
         try:
@@ -433,126 +401,6 @@ class _Connection(asyncio.Protocol):
             self._waiter.set_result(None)
 
 
-class ReplyParser:
-    """Turns the bytes of one reply into a `Reply`, however they are split. Made for one use."""
-
-    def __init__(self, limits: ClientLimits) -> None:
-        self.is_complete = False
-        self.has_input = False
-        # Whether the server leaves the connection open after this reply.
-        self.is_kept_alive = False
-        self._limits = limits
-        self._status = 0
-        self._headers: dict[bytes, bytes] = {}
-        self._header_count = 0
-        self._body = bytearray()
-        self._raw_bytes = 0
-        # Set between the head and the end of a body that only the end of the connection ends.
-        self._is_until_eof = False
-        # llhttp reports any exception of a callback as its own; this is the real one.
-        self._error: BadReplyError | None = None
-        self._llhttp: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
-
-    def close(self) -> None:
-        """Let go of llhttp, which holds this parser's methods."""
-        self._llhttp = None
-        self._error = None
-
-    def reply(self) -> Reply:
-        """Return the complete reply."""
-        assert self.is_complete
-        return Reply(self._status, self._headers, bytes(self._body))
-
-    def feed(self, data: bytes) -> None:
-        """Parse some input; bytes after the end of the reply are dropped.
-
-        Raises:
-            BadReplyError: it is no HTTP, or breaks a bound.
-        """
-        self.has_input = True
-        rest = memoryview(data)
-        while rest and not self.is_complete:
-            self._execute(rest[:_FEED_SLICE_BYTES])
-            self._raw_bytes += min(len(rest), _FEED_SLICE_BYTES)
-            rest = rest[_FEED_SLICE_BYTES:]
-            framing_bytes = self._raw_bytes - len(self._body)
-            overhead_bytes = _MAX_CHUNK_OVERHEAD_RATIO * len(self._body)
-            if framing_bytes > self._limits.max_head_bytes + overhead_bytes:
-                raise BadReplyError(f"a head of more than {self._limits.max_head_bytes} bytes")
-
-    def feed_eof(self) -> bool:
-        """Note the end of the connection; return whether it is an end of the reply too."""
-        if self._is_until_eof:
-            self.is_complete = True
-        return self.is_complete
-
-    def _execute(self, data: memoryview) -> None:
-        assert self._llhttp is not None
-        try:
-            self._llhttp.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            raise BadReplyError("the server changes the protocol") from None
-        except httptools.HttpParserError as error:
-            if self.is_complete:
-                # Bytes after the reply spoil the connection, but not the reply.
-                self.is_kept_alive = False
-            elif self._error is not None:
-                raise self._error from None
-            elif isinstance(error, httptools.HttpParserCallbackError):
-                # A callback has failed by a fault of ours, which the caller has to see.
-                raise error.__context__ or error from None
-            else:
-                raise BadReplyError("the reply is not HTTP") from None
-
-    # Called by llhttp.
-
-    def on_message_begin(self) -> None:
-        if self.is_complete:
-            self._refuse("bytes after the reply")
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        # Trailers come here too.
-        self._header_count += 1
-        if self._header_count > MAX_HEADER_COUNT:
-            self._refuse(f"more than {MAX_HEADER_COUNT} headers")
-        name = name.lower()
-        known = self._headers.get(name)
-        self._headers[name] = value if known is None else known + b", " + value
-
-    def on_headers_complete(self) -> None:
-        assert self._llhttp is not None
-        self._status = self._llhttp.get_status_code()
-        if self._status < 200:
-            return
-        coding = self._headers.get(b"transfer-encoding")
-        if coding is not None and coding.lower() != b"chunked":
-            self._refuse("an unknown transfer coding")
-        length = self._headers.get(b"content-length")
-        if length is not None and int(length) > self._limits.max_body_bytes:
-            self._refuse_body()
-        has_end = coding is not None or length is not None or self._status in _BODILESS_STATUSES
-        self._is_until_eof = not has_end
-        self.is_kept_alive = has_end and self._llhttp.should_keep_alive()
-
-    def on_body(self, part: bytes) -> None:
-        self._body += part
-        if len(self._body) > self._limits.max_body_bytes:
-            self._refuse_body()
-
-    def on_message_complete(self) -> None:
-        if self._status < 200:
-            self._headers.clear()  # An interim reply, 100 or 103: the real one follows.
-            return
-        self.is_complete = True
-
-    def _refuse_body(self) -> NoReturn:
-        self._refuse(f"reply of more than {self._limits.max_body_bytes} bytes")
-
-    def _refuse(self, text: str) -> NoReturn:
-        self._error = BadReplyError(text)
-        raise self._error
-
-
 def _encode_request(method: str, url: Url, body: bytes, headers: Mapping[str, str]) -> bytes:
     lines = {"Host": url.authority, "Accept-Encoding": "identity", **headers}
     if url.credentials is not None:
@@ -576,7 +424,3 @@ def _find_https_port(reply: Reply) -> int | None:
         return None
     port = fields.get("https_port") if isinstance(fields, dict) else None
     return port if type(port) is int and 0 < port < 0x10000 else None
-
-
-def _refuse_constant(_name: str) -> NoReturn:
-    raise ValueError("not JSON")

@@ -195,7 +195,7 @@ def test_nothing_of_lookupd_needs_the_broker() -> None:
 
 
 def test_libraries_stay_where_they_are() -> None:
-    assert importers_of("httptools") == {"nsqd.http.parser", "nsqd.http.client"}
+    assert importers_of("httptools") == {"nsqd.http.parser", "nsqd.http.reply_parser"}
     assert importers_of("snappy") == {"nsqd.protocol.compression"}
     assert importers_of("re2") == {"nsqd.tcp.auth_patterns"}
 

@@ -8,19 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from nsqd.http.client import (
-    MAX_HEADER_COUNT,
-    BadReplyError,
-    ClientLimits,
-    HttpClient,
-    Reply,
-    ReplyParser,
-    Url,
-    UrlError,
-)
+from nsqd.http.client import BadReplyError, ClientLimits, HttpClient, Reply, Url, UrlError
+from nsqd.http.reply_parser import MAX_HEADER_COUNT
 from tests.support import certs
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -253,20 +243,6 @@ async def test_a_reply_however_it_is_split(
 
     assert (reply.status, reply.body) == (200, b"ok")
     assert b"link" not in reply.headers
-
-
-@given(st.lists(st.integers(1, 60), max_size=12))
-def test_the_parser_does_not_care_where_the_input_is_cut(sizes: list[int]) -> None:
-    rest = b"HTTP/1.1 100 \r\n\r\n" + OK.replace(b"\r\n", b"\r\nX: 1\r\nX: 2\r\n", 1)
-    parser = ReplyParser(LIMITS)
-
-    for size in [*sizes, len(rest)]:
-        if rest:
-            parser.feed(rest[:size])
-            rest = rest[size:]
-
-    reply = parser.reply()
-    assert (reply.body, reply.headers[b"x"], parser.is_kept_alive) == (b"ok", b"1, 2", True)
 
 
 @pytest.mark.parametrize("status", ["204 No Content", "304 Not Modified"])
@@ -723,13 +699,3 @@ async def test_a_plain_403_is_a_reply(server: Server, client: HttpClient, body: 
     server.replies = [[head.encode() + body]]
 
     assert (await client.request_v1("GET", Url.parse(server.url))).status == 403
-
-
-@pytest.mark.parametrize("body", [b"", b"no", b"NaN", b"[" * 100_000, b"9" * 5_000])
-def test_a_body_that_is_no_json(body: bytes) -> None:
-    with pytest.raises(BadReplyError, match="not JSON"):
-        Reply(200, {}, body).json()
-
-
-def test_a_body_that_is_json() -> None:
-    assert Reply(200, {}, b'{"a":"\xff"}').json() == {"a": "\ufffd"}

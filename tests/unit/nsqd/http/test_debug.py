@@ -1,4 +1,4 @@
-"""What the profiler writes; and that it sees what runs."""
+"""The files that the profiler writes; and that it sees the code that runs."""
 
 import marshal
 import pstats
@@ -6,15 +6,19 @@ import threading
 from collections import Counter
 from pathlib import Path
 
-from nsqd.http.profiler import Profile, Profiler
+from nsqd.http.debug import PROFILE_INTERVAL_S, Profiler, Stack
 
 MAIN = ("main.py", 1, "main")
 WORK = ("work.py", 10, "Worker.work")
 REST = ("rest.py", 20, "rest")
 
 
-def make_profile() -> Profile:
-    return Profile(Counter({(MAIN, WORK): 3, (MAIN, WORK, REST): 1, (MAIN,): 1}), 0.01)
+def make_profile(stacks: dict[Stack, int] | None = None) -> Profiler:
+    """Make a profile of these stacks alone."""
+    profiler = Profiler()
+    profiler.close()
+    profiler.stacks = Counter(stacks or {(MAIN, WORK): 3, (MAIN, WORK, REST): 1, (MAIN,): 1})
+    return profiler
 
 
 def test_own_and_total_times() -> None:
@@ -36,9 +40,10 @@ def test_pstats_reads_it(tmp_path: Path) -> None:
 
 
 def test_recursion_counts_once() -> None:
-    table = marshal.loads(Profile(Counter({(MAIN, MAIN, MAIN): 2}), 0.5).pstats())
+    table = marshal.loads(make_profile({(MAIN, MAIN, MAIN): 2}).pstats())
 
-    assert table[MAIN] == (2, 2, 1.0, 1.0, {MAIN: (2, 2, 0.0, 1.0)})
+    time_s = 2 * PROFILE_INTERVAL_S
+    assert table[MAIN] == (2, 2, time_s, time_s, {MAIN: (2, 2, 0.0, time_s)})
 
 
 def test_collapsed_stacks() -> None:
@@ -61,12 +66,11 @@ def test_it_sees_other_threads() -> None:
     thread.start()
     is_in.wait(10)
     profiler = Profiler(interval_s=0.0001)
-    profiler.start()
-    while not profiler.sample_count:
+    while not profiler.stacks:
         is_in.wait(0)
-    profile = profiler.stop()
+    profiler.close()
     is_over.set()
     thread.join()
 
-    assert b"wait_in_here" in profile.collapsed()
-    assert b"_sample" not in profile.collapsed()
+    assert b"wait_in_here" in profiler.collapsed()
+    assert b"_sample" not in profiler.collapsed()
