@@ -25,7 +25,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns the exit code."""
+    """Run one command and return the exit code."""
     options = _make_parser().parse_args(arguments)
     try:
         code: int = options.command(options)
@@ -183,7 +183,7 @@ def _format_time(timestamp_ns: int) -> str:
 
 
 def _escape(data: bytes) -> str:
-    """One line of text for any bytes: UTF-8 as it is, the rest as backslash escapes."""
+    """Return one line of text for any bytes: UTF-8 as it is, the rest as backslash escapes."""
     text = data.decode("utf-8", errors="backslashreplace")
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
@@ -235,7 +235,7 @@ def _copy_records(data: mmap.mmap, output: str) -> int:
 
 
 def _join_lost(spans: Iterator[salvage.Span]) -> Iterator[salvage.Span]:
-    """The same spans, with neighbouring lost ones as one."""
+    """Yield the same spans, with neighbouring lost ones as one."""
     lost: salvage.Span | None = None
     for span in spans:
         if span.is_kept:

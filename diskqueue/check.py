@@ -1,4 +1,4 @@
-"""What the files of a queue hold, compared with what its metadata says.
+"""Compares the records in the files of a queue with its metadata, for `python -m diskqueue check`.
 
 Only reads, takes no locks, and may look at the directory of a running daemon: then the metadata is
 a little older than the segments, which is a note and no damage.
@@ -30,7 +30,7 @@ class QueueReport:
 
 
 def check_queue(directory: str, files: layout.QueueFiles) -> QueueReport:
-    """Walks through all segments of a queue that its next start would read.
+    """Walk through all segments of a queue that its next start would read.
 
     Raises:
         OSError: a file cannot be read.
@@ -86,7 +86,7 @@ def _check_sidecar(
 
 
 def _check_segment(directory: str, number: int, report: QueueReport) -> int:
-    """Walks through one segment; returns how many records the metadata speaks of."""
+    """Walk through one segment; return how many of its records the metadata counts."""
     metadata = report.metadata
     path = layout.segment_path(directory, report.name, number)
     size = os.stat(path).st_size
@@ -121,14 +121,14 @@ def _read_metadata(
 
 
 def _add_news(path: str, number: int, start: int, report: QueueReport) -> None:
-    """Looks at what was written after the metadata."""
+    """Look at the records that were written after the metadata."""
     news = segment.walk(path, start)
     report.record_count += news.record_count
     report.notes.append(f"segment {number} has {news.record_count} records after the metadata")
     if news.damage is None:
         return
     if news.damage.is_torn:
-        # Nobody was told that this record is safe: it is being written, or a crash cut it off.
+        # No sync has covered this record: it is being written, or a crash cut it off.
         report.notes.append(_describe(number, news))
     else:
         report.damage.append(_describe(number, news))

@@ -18,7 +18,7 @@ assert HEADER_BYTES == 26
 
 
 class Envelope(NamedTuple):
-    """A decoded message."""
+    """The parts of a message."""
 
     timestamp_ns: int
     attempts: int
@@ -27,7 +27,7 @@ class Envelope(NamedTuple):
 
 
 def encode(timestamp_ns: int, attempts: int, message_id: bytes, body: bytes) -> bytes:
-    """The payload of one record.
+    """Return the payload of one record.
 
     Raises:
         ValueError: the id is not 16 bytes long (struct would pad or cut it silently).
@@ -38,7 +38,7 @@ def encode(timestamp_ns: int, attempts: int, message_id: bytes, body: bytes) -> 
 
 
 def decode(payload: bytes) -> Envelope:
-    """The parts of a payload.
+    """Take a payload apart.
 
     Raises:
         ValueError: the payload is shorter than a header.

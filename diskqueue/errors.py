@@ -1,4 +1,4 @@
-"""What can go wrong in a disk queue beyond `OSError`; each class says when it is raised.
+"""The errors of a disk queue beyond `OSError`; each class says when it is raised.
 
 DiskQueueError
  +-- RecordTooLargeError    the caller's record is outside the size limits
@@ -14,7 +14,7 @@ class DiskQueueError(Exception):
 
 
 class RecordTooLargeError(DiskQueueError):
-    """Raised by `append` and `put` for a record outside the limits, before anything is written.
+    """Raised by `append` and `put` for a record outside the limits, before a byte is written.
 
     The text is go-diskqueue's, and it serves for records that are too small as well.
     """

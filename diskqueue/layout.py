@@ -1,15 +1,15 @@
-"""Names and texts of the files of a queue: the only place that knows "%06d.dat".
+"""Names and texts of the files of a queue: the only place that has "%06d.dat".
 
     NAME.diskqueue.000042.dat                segment 42
     NAME.diskqueue.000042.dat.bad            the same, found damaged: never read, never removed
-    NAME.diskqueue.meta.dat                  the positions, see Metadata
+    NAME.diskqueue.meta.dat                  the positions: `Metadata`
     NAME.diskqueue.meta.dat.<random>.tmp     a metadata file that was being written
 
 go-diskqueue ignores these, which are ours alone and may be missing:
 
-    NAME.diskqueue.finished                  finished records behind the read position, see finished
+    NAME.diskqueue.finished                  finished records behind the read position: `sidecar`
     NAME.diskqueue.finished.<random>.tmp     the same while it is being written
-    NAME.diskqueue.due                       when deferred messages are due; the broker's
+    NAME.diskqueue.due                       when deferred messages are due: nsqd's
 
 NAME is a topic, or `topic:channel`. Functions here hold no state. Paths are plain strings, since a
 broker opens thousands of queues, and are never used as format strings: `%` may be part of one.
@@ -33,9 +33,9 @@ _FILE_NAME = re.compile(
     r"|(?P<kind>meta\.dat|finished|due)(?P<temporary>\.\d+\.tmp)?)",
     re.DOTALL,
 )
-# Files and positions go no farther: half of an int64, so that whoever counts on stays within one.
+# Files and positions go no farther: half of an int64, so that counting on from one stays within it.
 MAX_NUMBER = 1 << 62
-# Nineteen digits hold every int64, which is what go-diskqueue scans.
+# Nineteen digits are enough for every int64, the type that go-diskqueue scans.
 _METADATA = re.compile(rb"(-?\d{1,19})\s+(\d{1,19}),(\d{1,19})\s+(\d{1,19}),(\d{1,19})\s*")
 # A bound on the search for a free quarantine name.
 _MAX_QUARANTINE_NAMES = 1000
@@ -71,30 +71,30 @@ class QueueFiles:
 
 
 def segment_path(directory: str, name: str, number: int) -> str:
-    """The path of segment `number`."""
+    """Return the path of a segment."""
     return f"{directory}/{name}.diskqueue.{number:06d}.dat"
 
 
 def metadata_path(directory: str, name: str) -> str:
-    """The path of the metadata file."""
+    """Return the path of the metadata file."""
     return f"{directory}/{name}.diskqueue.meta.dat"
 
 
 def finished_path(directory: str, name: str) -> str:
-    """The path of the file of finished records behind the read position."""
+    """Return the path of the sidecar: the finished records behind the read position."""
     return f"{directory}/{name}.diskqueue.finished"
 
 
 def due_path(directory: str, name: str) -> str:
-    """The path of the log of due times, which nsqd keeps beside the queue."""
+    """Return the path of the log of due times, which nsqd keeps beside the queue."""
     return f"{directory}/{name}.diskqueue.due"
 
 
 def quarantine_path(path: str) -> str:
-    """The name a damaged segment gets: `.bad`, or `.bad.1` and so on if an older one has it.
+    """Return the name for a damaged segment: `.bad`, or `.bad.1` and so on if an older one has it.
 
     Numbering can restart, so two damaged segments can claim one name; go-diskqueue would overwrite
-    the older, and with it what could still be salvaged.
+    the older, and with it the records that could still be salvaged.
     """
     candidate = f"{path}.bad"
     for suffix in range(1, _MAX_QUARANTINE_NAMES):
@@ -105,7 +105,7 @@ def quarantine_path(path: str) -> str:
 
 
 def has_quarantine_name(path: str) -> bool:
-    """Whether a segment's `.bad` is the same file."""
+    """Tell whether a segment's `.bad` is the same file."""
     try:
         return os.path.samefile(f"{path}.bad", path)
     except OSError:
@@ -113,7 +113,7 @@ def has_quarantine_name(path: str) -> bool:
 
 
 def link_quarantined(path: str) -> bool:
-    """Gives a damaged segment its quarantine name too, unless it has it; False if it can't have."""
+    """Give a damaged segment its quarantine name too, unless it has it; False if that fails."""
     if has_quarantine_name(path):
         return True
     try:
@@ -124,13 +124,13 @@ def link_quarantined(path: str) -> bool:
 
 
 def split_queue_name(name: str) -> tuple[str, str | None]:
-    """The topic and channel of a queue; the channel is None for a topic's own queue."""
+    """Return the topic and channel of a queue; the channel is None for a topic's own queue."""
     topic, separator, channel = name.partition(":")
     return (topic, channel) if separator else (topic, None)
 
 
 def parse_segment_name(file_name: str) -> tuple[str, int] | None:
-    """The queue name and number if this names a segment that is in use, else None."""
+    """Return the queue name and number if this names a segment in use, else None."""
     match = _FILE_NAME.fullmatch(file_name)
     if match is None or match["number"] is None or match["bad"]:
         return None
@@ -138,13 +138,13 @@ def parse_segment_name(file_name: str) -> tuple[str, int] | None:
 
 
 def is_other_file(file_name: str) -> bool:
-    """Whether this names a file of a queue that holds no records."""
+    """Tell whether this names a file of a queue that has no records in it."""
     match = _FILE_NAME.fullmatch(file_name)
     return match is not None and match["kind"] is not None
 
 
 def list_queues(directory: str | os.PathLike[str]) -> dict[str, QueueFiles]:
-    """Every queue that has a file in the directory, by name.
+    """Return every queue that has a file in the directory, by name.
 
     Raises:
         OSError: the directory cannot be listed.
@@ -160,7 +160,7 @@ def list_queues(directory: str | os.PathLike[str]) -> dict[str, QueueFiles]:
 
 
 def find_queue_files(directory: str, name: str) -> QueueFiles:
-    """The files of one queue; costs a listing of the whole directory.
+    """Return the files of one queue; costs a listing of the whole directory.
 
     Raises:
         OSError: the directory cannot be listed.
@@ -201,7 +201,7 @@ def _sort(files: QueueFiles) -> QueueFiles:
 
 
 def find_size(path: str) -> int | None:
-    """The size of a file, or None if there is none, or something else of that name.
+    """Return the size of a file, or None if the name is free, or that of a directory, pipe or such.
 
     Raises:
         OSError: the file may exist but cannot be looked at.
@@ -219,7 +219,7 @@ def find_size(path: str) -> int | None:
 
 
 def format_metadata(metadata: Metadata) -> bytes:
-    """The content of a metadata file."""
+    """Return the content of a metadata file."""
     return (
         f"{metadata.depth}\n{metadata.read_file},{metadata.read_pos}\n"
         f"{metadata.write_file},{metadata.write_pos}\n"
@@ -227,7 +227,7 @@ def format_metadata(metadata: Metadata) -> bytes:
 
 
 def parse_metadata(text: bytes) -> Metadata:
-    """The positions in a metadata file.
+    """Return the positions in the text of a metadata file.
 
     Raises:
         CorruptMetadataError: this is not the text of one.
@@ -242,7 +242,7 @@ def parse_metadata(text: bytes) -> Metadata:
 
 
 def read_metadata(directory: str, name: str) -> Metadata | None:
-    """The persisted positions of a queue, or None if it has no metadata file.
+    """Return the persisted positions of a queue, or None if it has no metadata file.
 
     Raises:
         CorruptMetadataError: the file cannot be parsed.
@@ -262,7 +262,7 @@ def read_metadata(directory: str, name: str) -> Metadata | None:
 
 
 def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
-    """Replaces a file whole and durably: a crash leaves the old content or the new.
+    """Replace a file whole and durably: a crash leaves the old content or the new.
 
     Raises:
         OSError: the file is as it was, unless the last step, the directory's fsync, failed.
@@ -288,13 +288,13 @@ def _replace(source: str, target: str) -> None:
     try:
         os.replace(source, target)
     except IsADirectoryError:
-        # Somebody's directory has the name; it is in the way, but not ours to remove.
+        # A directory has the name; it is in the way, but not the queue's to remove.
         os.rename(target, quarantine_path(target))
         os.replace(source, target)
 
 
 def write_all(fd: int, content: bytes | memoryview, position: int) -> None:
-    """Writes everything at a position of the file, normally with one call.
+    """Write all bytes at a position of the file, normally with one call.
 
     Raises:
         OSError: a part of the content may have been written.
@@ -306,7 +306,7 @@ def write_all(fd: int, content: bytes | memoryview, position: int) -> None:
 
 
 def remove(path: str) -> None:
-    """Removes a file if it is there; not durable before the directory is.
+    """Remove a file if it is there; not durable before the directory is.
 
     Raises:
         OSError: it is still there.
@@ -316,7 +316,7 @@ def remove(path: str) -> None:
 
 
 def fsync_directory(directory: str) -> None:
-    """Makes creations, renames and deletions in the directory durable.
+    """Make creations, renames and deletions in the directory durable.
 
     Raises:
         OSError: they may not be.

@@ -11,16 +11,16 @@ Three positions, each a segment and an offset, never out of this order:
 * `append` moves the write position, and only after the bytes are in the file. A record goes into a
   new segment if the current one is not empty and would grow beyond max_bytes_per_file by it.
 * `read` and `advance` move the read position and hand out ordinals; `advance` is a read by a caller
-  who still has the records in memory.
+  that still has the records in memory.
 * `commit` takes ordinals in any order. The committed position is that of the lowest ordinal not
   committed (`progress`), or the read position if there is none.
 * A sync makes the appended bytes durable and then persists the committed and the write position,
   with the number of records between them as depth, and which records between them are finished
   (`sidecar`). Only then are segments without an unfinished record deleted (`sync_job`).
 
-So after a crash every record that was appended and not committed is found again; of those that were
-committed, at most what was committed since the last sync. Nothing else is: the write position on
-disk may be behind the file, never ahead of it.
+So after a crash every record that was appended and not committed is found again; of the committed
+ones, at most those that were committed since the last sync. No other bytes are taken for records:
+the write position on disk may be behind the file, never ahead of it.
 
 Invariants. Segments are a linked list from the committed one to the one being written, which alone
 has no successor and alone is appended to; a completed segment never changes. Numbers may be missing
@@ -29,15 +29,16 @@ place, and only the latter is persisted, because go-diskqueue takes the former f
 segment being written may have no file yet, at position 0. A file is never written to unless its
 size was the write position.
 
-Damage (`segment` says what that is) ends its segment at that place: what stands before it is
-delivered, reading goes on with the next segment, and the file is renamed `.bad` once the records
-delivered from it are committed. If it is the segment being written, whole records that this process
-appended behind the damage are copied into the next segment first. A failed write leaves no trace:
-the file is cut back and the positions stay. A failed fsync ends the segment: the kernel may have
-dropped pages that it will not report again, so nothing more is put behind them.
+Damage (`segment` defines it) ends its segment at that place, unless records can be recognised
+behind it (`salvage`): records before it are delivered, reading goes on with the next segment, and
+the file is renamed `.bad` once the records delivered from it are committed. If it is the segment
+being written, whole records that this process appended behind the damage are copied into the next
+segment first. A failed write leaves no trace: the file is cut back and the positions stay. A failed
+fsync ends the segment: the kernel may have dropped pages that it will not report again, so no
+record is put behind them.
 
-One thread owns the queue. `SyncJob.run` may work in another one; the lock is held by it and by
-`empty`, `close` and `delete`, which change the same files.
+One thread owns the queue. `SyncJob.run` may work in another one; it locks out `empty`, `close` and
+`delete`, which change the same files.
 """
 
 import logging
@@ -64,7 +65,7 @@ from diskqueue.sync_job import SyncJob, plan_finished, remove_queue
 from diskqueue.writer import Writer
 
 # A queue whose records are all committed gives up a segment of this size at the next sync, and any
-# at close, instead of holding up to max_bytes_per_file of nothing.
+# at close, instead of keeping up to max_bytes_per_file of finished records.
 _MIN_FREED_BYTES = 4096
 _FREED_SHARE = 8
 
@@ -87,16 +88,16 @@ class DiskQueue:
         files: layout.QueueFiles | None = None,
         logger: logging.Logger = _logger,
     ) -> None:
-        """Opens the queue and recovers it; creates no file.
+        """Open the queue and recover it; create no file.
 
         Args:
             max_record_bytes: larger records are suspected of damage when they are read.
             max_append_bytes: larger records are refused by `append`; the same if not given. A
                 caller that moves records between queues needs more, since the limit may have been
                 lowered after they were written.
-            holds_messages: records have the shape of `envelope`, which tells more damage from what
-                is intact, and where records go on behind it.
-            files: the queue's entry in `layout.list_queues`, for a caller who opens many queues.
+            holds_messages: records have the shape of `envelope`: more damage is seen then, and
+                where records go on behind it.
+            files: the queue's entry in `layout.list_queues`, for a caller that opens many queues.
 
         Raises:
             OSError: a file of the queue cannot be read, or the directory is missing.
@@ -108,7 +109,7 @@ class DiskQueue:
         self._logger = logger
         self._freed_bytes = max(_MIN_FREED_BYTES, max_bytes_per_file // _FREED_SHARE)
         self._is_open = True
-        # Set by an owner who is short of disk: the next sync gives up even a small segment.
+        # Set by an owner that is short of disk: the next sync gives up even a small segment.
         self.wants_room = False
 
         found = recover(self._directory, name, self._limits, logger, files)
@@ -142,7 +143,7 @@ class DiskQueue:
 
     @property
     def unread_bytes(self) -> int:
-        """What stands between the read and the write position."""
+        """Bytes of records between the read and the write position."""
         return self._reader.bytes_ahead
 
     @property
@@ -171,7 +172,11 @@ class DiskQueue:
         return self._append_count + self._commit_count
 
     def put(self, records: Iterable[bytes]) -> None:
-        """Appends payloads; `append` says what can go wrong."""
+        """Append payloads.
+
+        Raises:
+            RecordTooLargeError, OSError, QueueClosedError: as `append`.
+        """
         parts: list[bytes] = []
         lengths: list[int] = []
         for record in records:
@@ -180,7 +185,7 @@ class DiskQueue:
         self.append(b"".join(parts), lengths)
 
     def append(self, data: bytes, lengths: Sequence[int]) -> None:
-        """Appends records that already have their length prefixes: all of them or none.
+        """Append records that already have their length prefixes: all of them or none.
 
         Args:
             data: the records back to back.
@@ -207,10 +212,10 @@ class DiskQueue:
         self._append_count += len(lengths)
 
     def undo_append(self, lengths: Sequence[int]) -> None:
-        """Takes back the last append, and the `advance` over exactly its records if there was one.
+        """Take back the last append, and the `advance` over exactly its records if there was one.
 
-        Between the two calls nothing may be read, and no sync prepared. The ordinals are handed out
-        again. If the file cannot be cut back, that is logged, and the records may be delivered
+        Between the two calls no record may be read, and no sync prepared. The ordinals are handed
+        out again. If the file cannot be cut back, that is logged, and the records may be delivered
         after a crash.
 
         Args:
@@ -242,13 +247,13 @@ class DiskQueue:
                 raise RecordTooLargeError(size, minimum, maximum)
 
     def read(self, max_records: int, max_bytes: int) -> ReadRecords | None:
-        """The next unread records, or None if there are none.
+        """Return the next unread records, or None if there are none.
 
         At least one record, even if it is larger than max_bytes. Damage is dealt with, logged and
         skipped.
 
         Raises:
-            OSError: the disk cannot be read; nothing was skipped.
+            OSError: the disk cannot be read; no record was skipped.
             QueueClosedError: the queue is closed.
         """
         if not self._is_open:
@@ -287,9 +292,9 @@ class DiskQueue:
             return ReadRecords(first, data, starts, ends)
 
     def skip_unreadable(self) -> None:
-        """Goes on behind blocks that the disk cannot read; for a caller whose `read` keeps failing.
+        """Go on behind blocks that the disk cannot read; for a caller whose `read` keeps failing.
 
-        Does nothing if nothing near can be read either: that may be a disk that comes back.
+        Stays if no block near can be read either: that may be a disk that comes back.
 
         Raises:
             OSError: the disk cannot be read.
@@ -299,7 +304,9 @@ class DiskQueue:
             self._unread_count += self._progress.forget_finished(segment)
 
     def peek(self, max_records: int, max_bytes: int) -> list[bytes]:
-        """The payloads that `read` would give next, which stay unread; `Reader.peek` says more.
+        """Return the payloads that `read` would give next, which stay unread.
+
+        At most max_bytes with their prefixes, but for a single larger one; none behind damage.
 
         Raises:
             OSError: the disk cannot be read.
@@ -310,7 +317,7 @@ class DiskQueue:
         return self._reader.peek(max_records, max_bytes)
 
     def advance(self, lengths: Sequence[int]) -> int:
-        """Counts the next unread records as read, for a caller who has them in memory.
+        """Count the next unread records as read, for a caller that has them in memory.
 
         Args:
             lengths: the sizes of the records as given to `append`.
@@ -356,7 +363,7 @@ class DiskQueue:
             index = stop
 
     def commit(self, ordinals: Iterable[int]) -> None:
-        """Declares records finished for good, in any order; what was emptied meanwhile is ignored.
+        """Declare records finished for good, in any order; ignore those that `empty` has dropped.
 
         Raises:
             IndexError: an ordinal that was never handed out.
@@ -376,7 +383,7 @@ class DiskQueue:
             self._unread_count = 0
 
     def _deliver_skipped(self, segment: SegmentState, error: CorruptSegmentError) -> None:
-        """Drops the finished ranges of a segment: no record ends where one of them begins."""
+        """Drop the finished intervals of a segment: no record ends where one of them begins."""
         count = self._progress.forget_finished(segment)
         self._unread_count += count
         self._logger.warning(
@@ -386,11 +393,11 @@ class DiskQueue:
         )
 
     def prepare_sync(self, *, with_metadata: bool = True) -> SyncJob | None:
-        """What a sync has to do at this moment, or None if that is nothing or a job is under way.
+        """Make the job of a sync, or return None if there is no need or one is under way.
 
         Args:
-            with_metadata: False makes the appended records durable and nothing else, for a third
-                of the fsyncs; after a crash they are found behind the write position.
+            with_metadata: False only makes the appended records durable, for a third of the
+                fsyncs; after a crash they are found behind the write position.
 
         Raises:
             OSError: the process has no descriptors left.
@@ -415,7 +422,7 @@ class DiskQueue:
         return job
 
     def _is_idle(self, job: SyncJob) -> bool:
-        """Whether a job would leave everything on disk as it is."""
+        """Tell whether a job would leave all files as they are."""
         if job.targets or job.removals:
             return False
         if job.metadata is None:
@@ -429,9 +436,9 @@ class DiskQueue:
         return is_unused or layout.format_metadata(job.metadata) == self._durable_text
 
     def complete_sync(self, job: SyncJob, error: OSError | None = None) -> None:
-        """Takes back a job after its `run` has ended, with the error if it raised one.
+        """Take back a job after its `run` has ended, with the error if it raised one.
 
-        After an error everything the job covered is still unsynced.
+        After an error the records that the job covered are still unsynced.
         """
         job.release()
         if job is not self._job:
@@ -460,7 +467,7 @@ class DiskQueue:
             self._progress.note_deleted(entry.segment, entry.ordinals)
 
     def sync(self) -> None:
-        """Makes durable what was appended and committed, and deletes what is no longer needed.
+        """Make appends and commits durable, and delete segments without an unfinished record.
 
         Raises:
             OSError: it may not be durable.
@@ -502,7 +509,7 @@ class DiskQueue:
         )
 
     def _free_if_consumed(self) -> None:
-        """Completes the segment being written if all its records are committed, so that it goes."""
+        """Complete the segment being written if all its records are committed, so that it goes."""
         if len(self._outstanding) == 0 and self._reader.is_at_tail():
             self._writer.start_new_segment()
 
@@ -512,10 +519,10 @@ class DiskQueue:
         return layout.Metadata(depth, *read, end.number, end.end)
 
     def empty(self) -> None:
-        """Drops all records, read and unread, with their files and the metadata.
+        """Drop all records, read and unread, with their files and the metadata.
 
-        Segments found damaged are renamed, not removed. The numbering goes on, so that nothing that
-        could not be removed is taken for new.
+        Segments found damaged are renamed, not removed. The numbering goes on, so that a file that
+        could not be removed is not taken for a new one.
 
         Raises:
             OSError: a file could not be removed. The queue is empty all the same; a later sync or
@@ -545,7 +552,7 @@ class DiskQueue:
             self._sidecar.forget(is_removed=True)
 
     def close(self) -> None:
-        """Makes everything durable, leaves exact metadata, and closes the files.
+        """Make all records durable, leave exact metadata, and close the files.
 
         Outstanding records are unfinished: the next start delivers them again.
 
@@ -563,7 +570,7 @@ class DiskQueue:
             self._close_files()
 
     def delete(self) -> None:
-        """Drops records and files, and closes the queue; the caller syncs the directory.
+        """Drop records and files, and close the queue; the caller syncs the directory.
 
         Raises:
             OSError: a file could not be removed.
@@ -581,7 +588,7 @@ class DiskQueue:
         self._writer.close()
 
     def _cancel_job(self) -> None:
-        """Makes a job that has not run yet do nothing; called with the lock held."""
+        """Keep a job that has not run yet from running; the caller has the lock."""
         if self._job is not None:
             self._job.is_cancelled = True
             self._job.release()

@@ -1,23 +1,23 @@
-"""Finds out, when a queue is opened, which segments hold records and where to go on writing.
+"""The start of a queue: which segments have records to deliver, and where writing goes on.
 
 The metadata file is believed if it can be read and if its read position is not beyond its write
-position. What it says is then compared with the files, and nothing on disk is ever overwritten:
+position. It is then compared with the files, and no file is ever overwritten:
 
 * the last segment is longer than WRITE_POS (the daemon was killed after its last sync), or there
-  are segments behind it: all of that is delivered, and writing starts in a new segment;
+  are segments behind it: those records are delivered, and writing starts in a new segment;
 * the last segment is shorter than WRITE_POS, or missing: writing starts in a new segment, since
   writing on would leave a hole that later reads as damage;
 * segments are missing: they are skipped, with a warning unless the sidecar says that they were
   deleted before older ones;
 * segments before READ_FILE (killed between the metadata and the deletion) are removed.
 
-The sidecar (`finished`) tells which records behind the read position need not be delivered again,
+The sidecar (`sidecar`) tells which records behind the read position need not be delivered again,
 as far as it can be believed. If it is newer than the metadata (killed between the two), its read
 position counts.
 
-Without usable metadata all segments that exist are delivered, and writing starts behind them; what
-is missing between them is not told again. The caller owns what `recover` returns; this module has
-no state.
+Without usable metadata all segments that exist are delivered, and writing starts behind them;
+segments that are missing between them are not reported again. `DiskQueue` owns the states that
+`recover` returns; this module has none.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ _COUNT_BYTES = 64 * 1024 * 1024
 
 
 class SegmentState:
-    """What a queue knows of one of its segments; they are linked from the oldest to the newest."""
+    """One segment of an open queue; segments are linked from the oldest to the newest."""
 
     __slots__ = (
         "damage",
@@ -67,8 +67,8 @@ class SegmentState:
         self.exists = exists
         # Bytes were appended that no fsync covers yet.
         self.is_dirty = False
-        # An fsync failed: the kernel may have dropped what was appended behind `synced_end` and
-        # call it clean, so the next one must write these bytes again first.
+        # An fsync failed: the kernel may have dropped the bytes behind `synced_end` and call them
+        # clean, so the next one must write these bytes again first.
         self.is_suspect = False
         self.synced_end = 0
         # A completed segment keeps its descriptor until it was fsynced, or -1: an error of the
@@ -101,10 +101,10 @@ def recover(
     logger: logging.Logger,
     files: layout.QueueFiles | None,
 ) -> Recovered:
-    """Reads metadata and segments of a queue; changes nothing on disk but stale .tmp files.
+    """Read metadata and segments of a queue; change no file, but remove stale .tmp files.
 
     Args:
-        files: what the directory holds of the queue, if the caller has listed it.
+        files: the files of the queue, if the caller has listed the directory.
 
     Raises:
         OSError: a file cannot be read, or the directory does not exist.
@@ -179,7 +179,7 @@ def _recover_by_scan(
 
 
 def _find_sizes(directory: str, name: str, metadata: layout.Metadata) -> dict[int, int]:
-    """Sizes by number, ascending; without a listing in the usual case.
+    """Return sizes by number, ascending; without a listing in the usual case.
 
     A start may open thousands of queues in one directory, and listing it for each would take
     quadratic time.
@@ -205,7 +205,7 @@ def _find_sizes(directory: str, name: str, metadata: layout.Metadata) -> dict[in
 
 
 class _Comparison:
-    """What the metadata says against what the directory holds."""
+    """The metadata of a queue against the segments in its directory."""
 
     def __init__(
         self,
@@ -250,7 +250,7 @@ class _Comparison:
         self._gaps = found.gaps.minus(Intervals.of_numbers(self._sizes))
 
     def _move_read_position(self, read: sidecar.Position) -> None:
-        """Puts the read position where the sync was about to put it when the daemon was killed."""
+        """Put the read position where the sync was about to put it when the daemon was killed."""
         metadata = self._metadata
         count = 0
         for number in self._sizes:
@@ -264,6 +264,11 @@ class _Comparison:
         )
 
     def result(self) -> Recovered:
+        """Link the segments, and count the records to deliver.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
         metadata = self._metadata
         consumed = [
             SegmentState(number, size, exists=True)
@@ -284,8 +289,8 @@ class _Comparison:
 
         read_pos = metadata.read_pos if states[0].number == metadata.read_file else 0
         if states[0] is not write_segment and read_pos > states[0].end:
-            # Nothing behind the read position is left of this file. It goes to quarantine, not to
-            # the bin: somebody will want to know what happened to it.
+            # The file has no byte left behind the read position. It is set aside, not deleted, for
+            # an operator who looks for the cause.
             states[0].damage = "the file is shorter than the read position"
             read_pos = states[0].end
         depth = metadata.depth + _count_records(self._directory, self._name, stale, self._limits)
@@ -336,7 +341,7 @@ class _Comparison:
             )
 
     def _find_stale(self, states: list[SegmentState]) -> list[tuple[SegmentState, int]]:
-        """The regions written after the metadata: (segment, offset where its news begins)."""
+        """Return the regions written after the metadata: a segment, and where in it they begin."""
         metadata = self._metadata
         stale = [(state, 0) for state in states if state.number > metadata.write_file]
         for state in states:
@@ -355,7 +360,7 @@ class _Comparison:
         return stale
 
     def _choose_write_segment(self, states: list[SegmentState]) -> SegmentState:
-        """Where the next record goes: behind everything that exists, and never into a hole."""
+        """Choose where the next record goes: behind all segments that exist, never into a hole."""
         metadata = self._metadata
         last = states[-1] if states else None
         if last is None or last.number < metadata.write_file:
@@ -389,7 +394,7 @@ def _count_records(
     regions: Iterable[tuple[SegmentState, int]],
     limits: segment.Limits,
 ) -> int:
-    """How many records stand between each offset and the end of its segment."""
+    """Count the records between each offset and the end of its segment, or estimate them."""
     count = counted_bytes = uncounted_bytes = 0
     for state, start in regions:
         if counted_bytes >= _COUNT_BYTES:

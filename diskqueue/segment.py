@@ -1,6 +1,6 @@
 """One segment file: records back to back, each an int32 big-endian length and that many bytes.
 
-Everything here only reads. Two levels: `split_records` cuts a piece of a segment that is in memory
+Everything here only reads. Two levels: `split_records` cuts a part of a segment that is in memory
 (the hot loop of `DiskQueue.read`), and `iter_records` / `walk` go through a file, for other
 programs. A file has no checksum, so damage is a length that cannot be one. A length L at position p
 of a segment whose content ends at `end` is believed when
@@ -21,12 +21,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
+from diskqueue.envelope import HEADER_BYTES
 from diskqueue.errors import CorruptSegmentError
 
 PREFIX = struct.Struct(">i")
 PREFIX_BYTES = PREFIX.size
-# The header of a message; a record of exactly this size has an empty body.
-MIN_RECORD_BYTES = 26
+# A record of exactly this size has an empty body.
+MIN_RECORD_BYTES = HEADER_BYTES
 DEFAULT_MAX_RECORD_BYTES = 1024 * 1024 + MIN_RECORD_BYTES
 
 # Reads so many bytes at such an offset of a file: `partial(os.pread, fd)`, or a remote file's read.
@@ -46,7 +47,7 @@ class Limits:
 
 
 class Damage(NamedTuple):
-    """Why a place in a segment is no record."""
+    """The reason why a place in a segment is no record."""
 
     reason: str
     # The segment ends inside the record, as after a write that was cut short.
@@ -55,7 +56,7 @@ class Damage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """What a walk over a segment found: whole records up to `end`, then nothing or damage."""
+    """The result of a walk over a segment: whole records up to `end`, and damage if it is there."""
 
     record_count: int
     end: int
@@ -65,7 +66,7 @@ class Walk:
 def split_records(
     data: bytes, position: int, stop: int, max_records: int, limits: Limits
 ) -> tuple[list[int], list[int]]:
-    """The starts and ends of the payloads of the whole records in data[position:stop].
+    """Return the starts and ends of the payloads of the whole records in data[position:stop].
 
     Ends early, perhaps at once, at the first record that is cut off by `stop` or whose length is
     outside the limits; `find_damage` then tells which.
@@ -86,7 +87,7 @@ def split_records(
 
 
 def _is_uniform(data: bytes, position: int, stride: int, count: int) -> bool:
-    """Whether `count` records of one size stand at `position`.
+    """Tell whether `count` records of one size stand at `position`.
 
     The first prefix leads to the second and so on, so equal prefixes at equal distances are a
     proof, not a guess. Mixed sizes almost always fail at the first of the four comparisons.
@@ -154,7 +155,7 @@ def find_damage(read_at: ReadAt, position: int, end: int, limits: Limits) -> Dam
 
 
 def walk(path: str, start: int = 0, end: int | None = None, limits: Limits | None = None) -> Walk:
-    """Counts the whole records between two offsets of a file.
+    """Count the whole records between two offsets of a file.
 
     Raises:
         OSError: the file cannot be read.
@@ -173,7 +174,7 @@ def walk(path: str, start: int = 0, end: int | None = None, limits: Limits | Non
 def iter_records(
     path: str, start: int = 0, end: int | None = None, limits: Limits | None = None
 ) -> Iterator[tuple[int, bytes]]:
-    """The offset and payload of each record between two offsets of a file.
+    """Yield the offset and payload of each record between two offsets of a file.
 
     Args:
         start: the offset of a record, not of any byte.
@@ -220,7 +221,7 @@ def iter_blocks(
 
 
 def read_record(fd: int, position: int) -> bytes:
-    """One record with its prefix; the caller knows from `find_damage` that it is whole.
+    """Return one record with its prefix; `find_damage` has told the caller that it is whole.
 
     Raises:
         OSError: the file cannot be read.

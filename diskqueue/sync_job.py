@@ -6,7 +6,7 @@ copies only: descriptors of its own, the text of the metadata, paths, a snapshot
 
 The order of the steps makes a crash between any two of them harmless:
 
-1. fsync the segments, so that the metadata never points beyond what is durable; bytes that a failed
+1. fsync the segments, so that the metadata never points beyond durable bytes; bytes that a failed
    fsync was to cover are written once more before, since the next one would not write them;
 2. rename damaged segments whose records are all finished; a segment the old metadata points to may
    be missing, while one before the new read position would be deleted at the next start;

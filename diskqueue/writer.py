@@ -1,7 +1,7 @@
 """The writing end of a queue: the newest segment, and the rule when to begin another.
 
 `DiskQueue` owns the one `Writer` of a queue. The write position is `SegmentState.end`, and every
-write names its offset, so what a failed write left behind is overwritten if it cannot be cut off.
+write names its offset, so the rest of a failed write is overwritten if it cannot be cut off.
 """
 
 import contextlib
@@ -20,20 +20,20 @@ from diskqueue.segment import Limits, walk
 _COPY_BYTES = 1024 * 1024
 _REWRITE_BYTES = 1024 * 1024
 # Completed segments that wait for their fsync with the descriptor open; more are opened again then.
-_MAX_HELD_FDS = 8
+_MAX_OPEN_FDS = 8
 # Known starts of records in the segment being written: at least this far apart, at most so many.
-_MARK_GAP_BYTES = 4096
-_MAX_MARKS = 256
+_START_GAP_BYTES = 4096
+_MAX_STARTS = 256
 
 
 @dataclass(slots=True)
 class _Crossing:
-    """An append that went into more than one segment, and what was before it."""
+    """An append that went into more than one segment, and the state before it."""
 
     segment: SegmentState
     end: int
-    marks: list[int]
-    mark_gap_bytes: int
+    known_starts: list[int]
+    start_gap_bytes: int
     created: list[SegmentState]
     # Where the last one ended: no longer true once there was another append.
     created_end: int
@@ -76,7 +76,7 @@ class FsyncTarget:
 
 
 class Writer:
-    """Appends to the newest segment. An operation that raises has changed nothing."""
+    """Appends to the newest segment. An operation that raises leaves everything as it was."""
 
     def __init__(
         self,
@@ -97,12 +97,12 @@ class Writer:
         self._logger = logger
         self._fd = -1
         # Offsets where this process began an append: from these a reader can go on after damage.
-        self._marks = [segment.end]
-        self._mark_gap_bytes = _MARK_GAP_BYTES
+        self._known_starts = [segment.end]
+        self._start_gap_bytes = _START_GAP_BYTES
         self._crossing: _Crossing | None = None
 
     def append(self, data: bytes, lengths: Sequence[int]) -> None:
-        """Appends whole records, with one write unless they need more than one segment.
+        """Append whole records, with one write unless they need more than one segment.
 
         Raises:
             OSError: nothing was appended.
@@ -119,8 +119,8 @@ class Writer:
         if not segment.is_dirty:
             segment.is_dirty = True
             self.dirty.append(segment)
-        if position - self._marks[-1] >= self._mark_gap_bytes:
-            self._add_mark(position)
+        if position - self._known_starts[-1] >= self._start_gap_bytes:
+            self._add_known_start(position)
 
     def append_buffers(self, buffers: Sequence[bytes]) -> None:
         """Append whole records to the current segment, with one write, however large it gets.
@@ -150,7 +150,7 @@ class Writer:
         self._mark_dirty(segment)
 
     def _append_across_segments(self, data: bytes, lengths: Sequence[int]) -> None:
-        """Appends records that do not all fit into the current segment.
+        """Append records that do not all fit into the current segment.
 
         New segments are written first and the current one last; until then no position has moved,
         and a failure only has to remove the new files.
@@ -172,7 +172,12 @@ class Writer:
             raise
         if created:
             self._crossing = _Crossing(
-                current, current.end, self._marks, self._mark_gap_bytes, created, created[-1].end
+                segment=current,
+                end=current.end,
+                known_starts=self._known_starts,
+                start_gap_bytes=self._start_gap_bytes,
+                created=created,
+                created_end=created[-1].end,
             )
         if head_bytes:
             current.end += head_bytes
@@ -197,7 +202,7 @@ class Writer:
             start += size
 
     def _plan(self, lengths: Sequence[int]) -> list[int]:
-        """How many bytes go into the current segment, and into each new one."""
+        """Return how many bytes go into the current segment, and into each new one."""
         ends = list(accumulate(lengths))
         sizes: list[int] = []
         used = self.segment.end
@@ -216,11 +221,11 @@ class Writer:
             used = 0
 
     def undo_append(self, size_bytes: int) -> SegmentState:
-        """Takes back the last append; with the files it made, so that a crash does not deliver it.
+        """Take back the last append, with the files it made, so that a crash does not deliver it.
 
         If a file can neither be cut back nor removed, that is logged and the positions are moved
-        all the same. Nothing is written behind what is left there. Returns the segment that was
-        the current one before the append.
+        all the same. No byte is written behind the rest. Returns the segment that was the current
+        one before the append.
         """
         crossing = self._crossing
         if (
@@ -243,7 +248,7 @@ class Writer:
             os.close(self._fd)
         self._fd, segment.fd = segment.fd, -1
         self.segment = segment
-        self._marks, self._mark_gap_bytes = crossing.marks, crossing.mark_gap_bytes
+        self._known_starts, self._start_gap_bytes = crossing.known_starts, crossing.start_gap_bytes
         self._crossing = None
         segment.next = None
         segment.end = crossing.end
@@ -255,7 +260,7 @@ class Writer:
             self._cut_back()
 
     def _cut_back(self) -> None:
-        """Makes the file of the current segment end where the segment does."""
+        """Make the file of the current segment end where the segment does."""
         segment = self.segment
         if segment.end == 0:
             if self._fd >= 0:
@@ -278,7 +283,7 @@ class Writer:
         self._succeed(SegmentState(segment.number + 1))
 
     def _remove(self, path: str) -> bool:
-        """Removes a file whose records must not come back; says whether it is gone."""
+        """Remove a file whose records must not come back; tell whether it is gone."""
         try:
             os.unlink(path)
         except OSError as error:
@@ -297,20 +302,20 @@ class Writer:
         )
 
     def start_new_segment(self) -> None:
-        """Makes later appends go into a new segment, unless the current one is empty."""
+        """Make later appends go into a new segment, unless the current one is empty."""
         if self.segment.end > 0:
             self._succeed(SegmentState(self.segment.number + 1))
 
     def discard(self) -> None:
-        """Forgets the current segment, whose file the caller removes, and everything dirty."""
+        """Forget the current segment, whose file the caller removes, and all dirty ones."""
         self.close()
         if self.segment.exists:
             self.segment = SegmentState(self.segment.number + 1)
-        self._marks = [0]
-        self._mark_gap_bytes = _MARK_GAP_BYTES
+        self._known_starts = [0]
+        self._start_gap_bytes = _START_GAP_BYTES
 
     def rescue_behind(self, position: int, limits: Limits) -> int:
-        """Gives up the current segment, which is damaged at `position`.
+        """Give up the current segment, which is damaged at `position`.
 
         Records that this process appended behind the damage are copied into the next segment, as
         far as they are whole. Returns how many bytes that was.
@@ -319,7 +324,7 @@ class Writer:
             OSError: the current segment stays the current one.
         """
         path = self.path_of(self.segment)
-        start = self._find_good_mark(path, position, limits)
+        start = self._find_good_start(path, position, limits)
         successor = SegmentState(self.segment.number + 1)
         if start == self.segment.end:
             self._succeed(successor)
@@ -336,19 +341,19 @@ class Writer:
         self._mark_dirty(successor)
         return successor.end
 
-    def _find_good_mark(self, path: str, position: int, limits: Limits) -> int:
-        """The first known start of a record from which the rest of the segment is whole."""
+    def _find_good_start(self, path: str, position: int, limits: Limits) -> int:
+        """Return the first known start of a record from which the rest of the segment is whole."""
         end = self.segment.end
-        for mark in [*self._marks, end]:
-            if mark > position:
-                result = walk(path, mark, end, limits)
+        for start in [*self._known_starts, end]:
+            if start > position:
+                result = walk(path, start, end, limits)
                 if result.damage is None:
-                    return mark
+                    return start
                 position = result.end
         return end
 
     def release(self, segment: SegmentState) -> None:
-        """Forgets that a segment needs an fsync."""
+        """Forget that a segment needs an fsync."""
         if segment.is_dirty:
             segment.is_dirty = False
             self.dirty.remove(segment)
@@ -381,7 +386,7 @@ class Writer:
                 self.release(target.state)
 
     def close(self) -> None:
-        """Closes all descriptors."""
+        """Close all descriptors."""
         for segment in list(self.dirty):
             self.release(segment)
         if self._fd >= 0:
@@ -389,22 +394,22 @@ class Writer:
             self._fd = -1
 
     def path_of(self, segment: SegmentState) -> str:
-        """The path of a segment of this queue."""
+        """Return the path of a segment of this queue."""
         return layout.segment_path(self._directory, self._name, segment.number)
 
     def _succeed(self, successor: SegmentState) -> None:
-        """Completes the current segment and makes the other the current one."""
+        """Complete the current segment and make the other the current one."""
         segment = self.segment
         segment.next = successor
         if self._fd >= 0:
-            if segment.is_dirty and len(self.dirty) <= _MAX_HELD_FDS:
+            if segment.is_dirty and len(self.dirty) <= _MAX_OPEN_FDS:
                 segment.fd = self._fd
             else:
                 os.close(self._fd)
         self.segment = successor
         self._fd = -1
-        self._marks = [0]
-        self._mark_gap_bytes = _MARK_GAP_BYTES
+        self._known_starts = [0]
+        self._start_gap_bytes = _START_GAP_BYTES
 
     def _open(self, segment: SegmentState) -> int:
         path = self.path_of(segment)
@@ -432,11 +437,11 @@ class Writer:
             segment.is_dirty = True
             self.dirty.append(segment)
 
-    def _add_mark(self, position: int) -> None:
-        self._marks.append(position)
-        if len(self._marks) > _MAX_MARKS:
-            self._marks = self._marks[::2]
-            self._mark_gap_bytes *= 2
+    def _add_known_start(self, position: int) -> None:
+        self._known_starts.append(position)
+        if len(self._known_starts) > _MAX_STARTS:
+            self._known_starts = self._known_starts[::2]
+            self._start_gap_bytes *= 2
 
 
 def _write_or_undo(fd: int, data: bytes | memoryview, position: int) -> None:
@@ -453,27 +458,27 @@ def _rewrite(path: str, start: int, end: int) -> None:
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         while start < end:
-            piece = os.pread(fd, min(_REWRITE_BYTES, end - start), start)
-            if not piece:
+            data = os.pread(fd, min(_REWRITE_BYTES, end - start), start)
+            if not data:
                 raise OSError(errno.EIO, f"{path} ends at {start}, not at {end}")
-            layout.write_all(fd, piece, start)
-            start += len(piece)
+            layout.write_all(fd, data, start)
+            start += len(data)
         os.fsync(fd)
     finally:
         os.close(fd)
 
 
 def _copy(path: str, start: int, end: int, target_fd: int) -> int:
-    """Copies a part of a file to the beginning of another; returns its size."""
+    """Copy a part of a file to the beginning of another; return its size."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         position = start
         while position < end:
-            piece = os.pread(fd, min(_COPY_BYTES, end - position), position)
-            if not piece:
+            data = os.pread(fd, min(_COPY_BYTES, end - position), position)
+            if not data:
                 raise OSError(f"{path} ends at {position}, not at {end}")
-            layout.write_all(target_fd, piece, position - start)
-            position += len(piece)
+            layout.write_all(target_fd, data, position - start)
+            position += len(data)
     finally:
         os.close(fd)
     return end - start
