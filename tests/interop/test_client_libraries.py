@@ -94,7 +94,7 @@ def check(result: dict[str, Any], process: DaemonProcess) -> None:
             ("later", 1): 1,
         }
     )
-    assert DELAY_MS / 1000 - 0.01 <= result["later_s"] < DELAY_MS / 1000 + 2
+    assert result["later_s"] >= DELAY_MS / 1000 - 0.01
     channel = process.wait_for_channel(TOPIC, "ch", depth=0, in_flight_count=0)
     figures = [channel[key] for key in ("message_count", "requeue_count", "timeout_count")]
     assert figures == [5, 1, 0]

@@ -12,8 +12,6 @@ from tests.support.v2_client import MAGIC, PATIENCE_S, Address, V2Client
 
 POLL_S = 0.01
 ANY_PORT = "127.0.0.1:0"
-# uvloop's clock counts milliseconds and stands still within a turn: a timer may seem early by that.
-EARLY_S = 0.005
 
 
 class RunningDaemon:

@@ -4,16 +4,15 @@ import asyncio
 import contextlib
 import resource
 import socket
-import time
 
 import pytest
 
 from nsqd.tcp.connection import V2Connection
+from tests.support.clock import not_before
 from tests.support.http_client import HttpClient
-from tests.support.running_daemon import EARLY_S, RunningDaemon, StartNsqd
+from tests.support.running_daemon import RunningDaemon, StartNsqd
 from tests.support.v2_client import ConnectionEndedError, V2Client
 
-LATE_S = 1.0
 SILENT_COUNT = 2000
 UNKNOWN_FIN = b"FIN 0123456789abcdef\n"
 UNKNOWN_FIN_REPLY_BYTES = 8 + len("E_FIN_FAILED FIN 0123456789abcdef failed ID not in flight")
@@ -43,13 +42,12 @@ async def test_who_does_not_finish_the_magic_is_disconnected(
     start_nsqd: StartNsqd, start: bytes
 ) -> None:
     nsqd = await start_nsqd(handshake_timeout_s=0.2)
-    began = time.monotonic()
-    silent = await nsqd.connect(magic=start)
-    speaking = await nsqd.connect()
 
-    await silent.expect_closed()
+    with not_before(0.2):
+        silent = await nsqd.connect(magic=start)
+        speaking = await nsqd.connect()
+        await silent.expect_closed()
 
-    assert 0.2 - EARLY_S <= time.monotonic() - began < 0.2 + LATE_S
     await speaking.expect_quiet()
     await speaking.settle()
 
@@ -131,15 +129,13 @@ async def test_deaf_consumer_is_given_no_more(nsqd: RunningDaemon) -> None:
 
 
 async def test_deaf_consumer_is_disconnected_in_the_end(nsqd: RunningDaemon) -> None:
-    """The write deadline is one heartbeat interval."""
+    """The write deadline is one heartbeat interval, here far below the patience of the test."""
     deaf = await connect_deaf(nsqd, "t", heartbeat_interval=1000, msg_timeout=1000)
     deaf.rdy(2500)
     await nsqd.publish("t", *[bytes(100_000)] * 100)
-    began = time.monotonic()
 
     await nsqd.wait_for_channel("t", client_count=0)
 
-    assert time.monotonic() - began < 2 + LATE_S
     await nsqd.wait_for_channel("t", depth=100, in_flight_count=0)
 
 
@@ -170,11 +166,9 @@ async def test_deaf_client_cannot_outlive_a_fatal_error(nsqd: RunningDaemon) -> 
 
 
 async def test_deaf_client_does_not_delay_the_stop(nsqd: RunningDaemon) -> None:
+    """Its write deadline of 30 s is far beyond the patience of the test."""
     deaf = await connect_deaf(nsqd, "t")
     deaf.rdy(2500)
     await nsqd.publish("t", *[bytes(100_000)] * 100)
-    began = time.monotonic()
 
     await nsqd.shut_down()
-
-    assert time.monotonic() - began < LATE_S

@@ -2,7 +2,6 @@
 
 import asyncio
 import ssl
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from nsqd.broker.topic import TopicState
 from nsqd.lookup.registration import MAX_QUERIES_PER_PEER
 from nsqd.protocol.lookup import Identify
 from tests.support import certs
+from tests.support.clock import not_before
 from tests.support.fake_lookupd import FakeLookupd, serving_lookupd, wait_until
 from tests.support.running_daemon import RunningDaemon, StartNsqd
 
@@ -110,19 +110,27 @@ async def test_a_silent_nsqlookupd_holds_a_topic_for_a_limited_time(
 ) -> None:
     lookupd.http_speaks.clear()
     other.channels["t"] = ["a"]
-    start = time.monotonic()
+
+    with not_before(0.4):
+        await nsqd.publish("t", b"1")
+        consumer = await nsqd.consumer("t", "a", rdy=1)
+        assert (await consumer.read_message()).body == b"1"
+
+
+async def test_a_silent_nsqlookupd_holds_up_neither_publishers_nor_stats(
+    start_nsqd: StartNsqd, lookupd: FakeLookupd
+) -> None:
+    nsqd = await start_nsqd(
+        lookupd_tcp_addresses=(lookupd.address,), http_client_request_timeout_s=3600.0
+    )
+    await lookupd.wait_for_peer()
+    lookupd.http_speaks.clear()
 
     await nsqd.publish("t", b"1")
-    assert time.monotonic() - start < 0.4
 
-    consumer = await nsqd.consumer("t", "a", rdy=1)
-    assert (await consumer.read_message()).body == b"1"
-    assert 0.4 < time.monotonic() - start < 3
-    # Nobody waits any longer than that to see what there is.
-    await nsqd.publish("u", b"1")
-    start = time.monotonic()
-    assert (await nsqd.topic("u"))["depth"] == 1
-    assert time.monotonic() - start < 0.45
+    assert (await nsqd.topic("t"))["depth"] == 1
+    assert nsqd.daemon.broker.topics["t"].state is TopicState.STARTING
+    lookupd.http_speaks.set()
 
 
 @pytest.mark.parametrize(
@@ -174,12 +182,10 @@ async def test_one_that_is_gone_is_not_asked(
     other.channels["t"] = ["a"]
     await lookupd.stop()
     await wait_until(lambda: not nsqd.daemon.registration.peers[0].is_connected)
-    start = time.monotonic()
 
     await nsqd.publish("t", b"1")
 
     await wait_for_channels(nsqd, "t", "a")
-    assert time.monotonic() - start < 0.4
     assert lookupd.requests == []
 
 
@@ -193,12 +199,10 @@ async def test_a_topic_starts_at_once_if_nobody_can_be_asked(
     await other.stop()
     await wait_until(lambda: not any(peer.is_connected for peer in nsqd.daemon.registration.peers))
     consumer = await nsqd.consumer("t", rdy=1)
-    start = time.monotonic()
 
     await nsqd.publish("t", b"1")
 
     assert (await consumer.read_message()).body == b"1"
-    assert time.monotonic() - start < 0.4
     assert any(message.startswith("no available nsqlookupd") for message in caplog.messages)
 
 
@@ -310,17 +314,21 @@ async def test_many_new_topics_at_once_all_get_their_channels(
 
 
 async def test_those_in_line_for_a_silent_nsqlookupd_do_not_wait_longer(
-    nsqd: RunningDaemon, lookupd: FakeLookupd, other: FakeLookupd
+    start_nsqd: StartNsqd, lookupd: FakeLookupd, other: FakeLookupd
 ) -> None:
+    """Turn by turn it would be six times the timeout: more than the patience of `wait_until`."""
+    nsqd = await start_nsqd(
+        lookupd_tcp_addresses=(lookupd.address, other.address), http_client_request_timeout_s=2.0
+    )
+    await lookupd.wait_for_peer()
+    await other.wait_for_peer()
     lookupd.http_speaks.clear()
-    names = [f"t{number}#ephemeral" for number in range(3 * MAX_QUERIES_PER_PEER)]
+    names = [f"t{number}#ephemeral" for number in range(6 * MAX_QUERIES_PER_PEER)]
     other.channels |= {name: ["a"] for name in names}
-    start = time.monotonic()
 
     topics = [nsqd.daemon.broker.ensure_topic(name) for name in names]
 
     await wait_until(lambda: all(topic.state is TopicState.RUNNING for topic in topics))
-    assert time.monotonic() - start < 1.9
     assert all(list(topic.channels) == ["a"] for topic in topics)
 
 

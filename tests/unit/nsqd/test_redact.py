@@ -1,7 +1,6 @@
 """What looks like a secret is in no log line, and what strangers send controls no terminal."""
 
 import logging
-import time
 
 import pytest
 
@@ -44,14 +43,13 @@ def test_the_rest_is_left_alone(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["a:" * 8000 + " @x", "=a:b" * 4000 + " @x", "?" * 16_000 + "=", "?" + "token" * 3000 + " ="],
+    ["a:" * 100_000, "=a:b" * 50_000, "?" * 200_000, "?" + "token" * 40_000],
+    ids=["colons", "pairs", "questions", "tokens"],
 )
-def test_no_text_takes_long(text: str) -> None:
-    began = time.thread_time()
-
-    redact(text)
-
-    assert time.thread_time() - began < 0.5
+def test_the_work_grows_with_the_length_of_a_text_alone(text: str) -> None:
+    """With its square, these would not end before the test's timeout."""
+    for end in ("=", " =", " @x"):
+        redact(text + end)
 
 
 def test_strangers_control_no_terminal_and_begin_no_line() -> None:

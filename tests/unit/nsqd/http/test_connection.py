@@ -320,7 +320,7 @@ def test_requests_are_logged_but_for_quiet_routes() -> None:
     lines: list[tuple[int, str, str, str]] = []
 
     def on_request(request: Request, response: Response, duration_s: float) -> None:
-        assert 0 <= duration_s < 10
+        assert duration_s >= 0
         lines.append((response.status, request.method, request.uri, request.remote))
 
     client = App().client(on_request=on_request)
