@@ -1,4 +1,4 @@
-"""What a query has to say: names that are there and valid, numbers. The codes are NSQ's."""
+"""Arguments of a query: required, valid names; numbers. The error codes are NSQ's."""
 
 from nsqd.http.server import HttpError, Request
 from nsqd.protocol.names import is_valid_channel_name, is_valid_topic_name

@@ -96,7 +96,7 @@ class Url:
 
     @property
     def origin(self) -> tuple[str, str, int]:
-        """What a kept connection may be used for."""
+        """The server, as far as a kept connection can be used for its next request."""
         return self.scheme, self.host, self.port
 
     @property
@@ -109,8 +109,8 @@ class Url:
 class HttpClient:
     """Sends requests and keeps connections for the next ones. `close` at the end.
 
-    The client bounds what it keeps open, not how many requests are under way: the callers do, so
-    that a server that hangs holds up only the requests to it.
+    The client bounds the idle connections. The callers bound the requests under way, each for its
+    own servers: a server that hangs holds up only the requests to it.
     """
 
     def __init__(

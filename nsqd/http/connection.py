@@ -1,7 +1,7 @@
-"""One HTTP connection: replies in order, timeouts and flow control. `http_server.py` listens.
+"""One HTTP connection: replies in order, timeouts and flow control. `server.py` listens.
 
-A connection owns its parser, its queue of requests, one timer and at most one future, the slow call
-whose reply everything behind it waits for. Handlers that return a `Response` run inside
+A connection owns its parser, its queue of requests, one timer and at most one future: the slow call
+for whose reply all later requests wait. Handlers that return a `Response` run inside
 `data_received`, and all replies of one read leave in one write.
 """
 
@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from email.utils import formatdate
 from typing import Final, TypeAlias, cast
 
+from nsqd.http.messages import HttpError, Request, Response
 from nsqd.http.parser import (
     BETWEEN,
     FEED_SLICE_BYTES,
@@ -23,15 +24,7 @@ from nsqd.http.parser import (
     Phase,
     RequestParser,
 )
-from nsqd.http.routes import (
-    BAD_REQUEST,
-    HttpError,
-    Request,
-    Response,
-    Route,
-    Router,
-    answer,
-)
+from nsqd.http.routes import BAD_REQUEST, Route, Router, answer
 from nsqd.runtime.listen import format_address
 
 # Replies are handed to the transport at this size even if more are to come from the same read,
@@ -39,7 +32,7 @@ from nsqd.runtime.listen import format_address
 FLUSH_BYTES: Final = 64 * 1024
 
 # A connection closed with input unread resets, and the client may lose the reply that told it
-# why. So what is still coming is read and dropped for a while.
+# why. So the rest of the input is read and dropped for a while.
 LINGER_BYTES: Final = 16 * 1024 * 1024
 LINGER_TIMEOUT_S: Final = 5.0
 
@@ -63,14 +56,14 @@ class _State(enum.Enum):
     CLOSING = enum.auto()
 
 
-# As in `http_parser.py`: globals, as looking up an Enum's attribute costs too much.
+# As in `parser.py`: globals, as looking up an Enum's attribute costs too much.
 _OPEN: Final = _State.OPEN
 _LINGERING: Final = _State.LINGERING
 _CLOSING: Final = _State.CLOSING
 
 
 class HttpService:
-    """What all connections of one server share."""
+    """The state that all connections of one server share."""
 
     def __init__(
         self,
@@ -96,7 +89,7 @@ class HttpService:
         self._date_deadline = 0.0
 
     def excess_count(self) -> int:
-        """How many connections there are too many, those included that have been told so."""
+        """Return the number of connections beyond the maximum, those being refused included."""
         return len(self.connections) - self.max_connections if self.max_connections else 0
 
     def forget(self, connection: HttpConnection) -> None:
@@ -105,7 +98,7 @@ class HttpService:
             self.on_empty()
 
     def date_line(self, now: float) -> bytes:
-        """The Date header, the same object until the second is over: replies are kept by it."""
+        """Return the Date header; the same object within a second, as replies are cached by it."""
         if now >= self._date_deadline:
             timestamp = time.time()
             self._date_line = f"Date: {formatdate(timestamp, usegmt=True)}\r\n".encode()
@@ -162,7 +155,7 @@ class HttpConnection(asyncio.Protocol):
         # Set when the server stops: the reply under way is the last.
         self._is_ending = False
         self._linger_bytes = 0
-        # The one timer is never moved back, only found early when it fires.
+        # The one timer is not moved when the deadline is put off; it starts anew when it fires.
         self._timer: asyncio.TimerHandle | None = None
         self._deadline = 0.0
         # Which part of which request the deadline is for.
@@ -316,7 +309,7 @@ class HttpConnection(asyncio.Protocol):
         if future.cancelled():
             reply = Response.error(HttpError(503, "CANCELLED"), request.route.style)
         else:
-            # Also if nobody waits for it any more: what went wrong has to be logged.
+            # Also if the client has left: the error of a handler has to be logged.
             reply = answer(request, _get_response, future)
         if not is_lost:
             self._reply(request, reply, started)
@@ -356,7 +349,7 @@ class HttpConnection(asyncio.Protocol):
             self._out_bytes = 0
 
     def _finish(self, parser: RequestParser) -> None:
-        """The last reply is out: close, at once if the client has nothing more to send."""
+        """Close after the last reply, at once unless the client may still be sending."""
         self._flush()
         is_mid_input = parser.has_refused or parser.phase is not BETWEEN or self._unparsed
         parser.ready.clear()

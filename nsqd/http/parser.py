@@ -1,7 +1,7 @@
-"""HTTP/1.1 on the way in: bytes become requests, whatever the split. No sockets, no clock.
+"""RequestParser: bytes become requests, however they are split. No sockets, no clock.
 
 llhttp (through httptools) does the grammar, strictly; here are the limits, the routing at the end
-of the head, and the refusals. Two things follow from llhttp giving no position and no pause:
+of the head, and the refusals. Two rules follow from llhttp giving no position and no pause:
 
 - A refusal raises out of the callback and ends the parser for good. It is queued as a request whose
   route is the error, so replies to requests before it keep their order, and it is always the last.
@@ -19,7 +19,8 @@ from typing import Final, NoReturn
 
 import httptools
 
-from nsqd.http.routes import BAD_REQUEST, Request, Response, Route, Router, Target, answer
+from nsqd.http.messages import Request, Response, Target
+from nsqd.http.routes import BAD_REQUEST, Route, Router, answer
 
 FEED_SLICE_BYTES: Final = 16 * 1024
 
@@ -42,7 +43,7 @@ BeforeHook = Callable[[Request], Response | None]
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """What a client may ask of the server. Bodies have a limit per route."""
+    """Bounds on size and time of a client's requests. Bodies have a limit per route."""
 
     max_target_bytes: int = 8 * 1024
     max_header_count: int = 128
@@ -118,7 +119,7 @@ class RequestParser:
         self.ready: deque[Request] = deque()
         self.phase: Phase = BETWEEN
         self.request_count = 0
-        # Set for good when a request was refused before its end: what follows is not parsed.
+        # Set for good when a request was refused before its end: no more input is parsed.
         self.has_refused = False
         # Set while the client waits for "100 Continue" to send a body that will be taken.
         self.is_continue_due = False
@@ -138,7 +139,7 @@ class RequestParser:
         self._llhttp: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
 
     def close(self) -> None:
-        """Let go of llhttp, which holds our bound methods: a cycle that nobody would collect."""
+        """Let go of llhttp, which holds our bound methods: the garbage collector is off."""
         self._llhttp = None
         self._request = None
         self.ready.clear()
@@ -152,7 +153,7 @@ class RequestParser:
             self._check_partial(len(data))
 
     def _execute(self, data: bytes | memoryview) -> bytes | memoryview:
-        """Run llhttp over the data; the bytes it stopped at, if it stopped early."""
+        """Run llhttp over the data; return the rest if it stopped early."""
         assert self._llhttp is not None
         try:
             self._llhttp.feed_data(data)
@@ -161,7 +162,7 @@ class RequestParser:
         except httptools.HttpParserCallbackError as error:
             # Not by its context, which is another one while the caller handles an exception.
             if not self.has_refused:
-                # A callback has failed, and what it raised is what the caller has to see.
+                # A callback has failed by a fault of ours, which the caller has to see.
                 raise error.__context__ or error from None
         except httptools.HttpParserError:
             self.refuse(BAD_REQUEST)
@@ -212,8 +213,8 @@ class RequestParser:
         header_count = len(headers) + self._merged_count
         is_suspect = self._raw_bytes > self._cheap_head_bytes
         if (is_suspect or header_count > self._max_header_count) and self._is_too_large(headers):
-            # Before there is a request: a head refused half way in has none either, and what is
-            # logged must not depend on how the network cut it.
+            # Before there is a request: a head refused half way in has none either, and the log
+            # must not depend on how the network cut the input.
             self._refuse_now(_HEADERS_TOO_LARGE)
         self._headers = {}
         method = llhttp.get_method()
@@ -294,7 +295,7 @@ class RequestParser:
         return size_bytes > self._limits.max_header_bytes or count > self._max_header_count
 
     def _check_partial(self, slice_bytes: int) -> None:
-        """Bound what llhttp and we hold of a request whose end has not come yet."""
+        """Bound the memory for a request whose end has not come yet, llhttp's included."""
         self._raw_bytes += slice_bytes
         # Twice, as padding around values is not counted in a complete head; and the slice in
         # which a request begins may have held others before it.
@@ -341,13 +342,13 @@ class RequestParser:
         )
 
     def _decline_upgrade(self) -> bytes:
-        """The head of a request that asked for another protocol, without that wish.
+        """Return the head of a request that asked for another protocol, without that wish.
 
         llhttp skips the body of such a request, but HTTP lets a server ignore the wish, and
         `curl --http2` counts on that.
         """
         if not self._is_upgrade:
-            # A CONNECT, whose refusal is queued. What follows would be the tunnel's.
+            # A CONNECT, whose refusal is queued. The rest of the input would be the tunnel's.
             self.has_refused = True
             return b""
         request = self._request

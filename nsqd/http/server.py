@@ -1,8 +1,7 @@
-"""A generic HTTP/1.1 server: listening, stopping, and the names that its users need.
+"""HttpServer: listen, answer requests by a `Router`, stop. Users import the server's names here.
 
-It knows nothing of NSQ beyond the style of its replies; nsqd and nsqlookupd bring a `Router`.
-Read on in `http_routes.py` (what a request is answered with), `http_parser.py` (bytes to requests)
-and `http_connection.py` (one client). Import from here.
+Of NSQ it has only the style of the replies; nsqd and nsqlookupd bring their routes. One client is
+a connection of `connection.py`.
 """
 
 from __future__ import annotations
@@ -16,20 +15,18 @@ from typing import Final
 
 from nsqd.config.kinds import format_duration
 from nsqd.http.connection import HttpConnection, HttpService, RequestHook
-from nsqd.http.parser import BeforeHook, HttpLimits
-from nsqd.http.routes import (
-    DEFAULT_MAX_BODY_BYTES,
+from nsqd.http.messages import (
     EMPTY,
     JSON_CONTENT_TYPE,
     OK,
     TEXT_CONTENT_TYPE,
-    Handler,
     HttpError,
     Request,
     Response,
-    Router,
     Style,
 )
+from nsqd.http.parser import BeforeHook, HttpLimits
+from nsqd.http.routes import DEFAULT_MAX_BODY_BYTES, Handler, Router
 from nsqd.runtime.listen import port_of, serve
 
 __all__ = [
@@ -55,7 +52,7 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_GRACE_S: Final = 2.0
 
-# Turns of the loop that asyncio takes between accepting a socket and telling its connection.
+# Turns of the loop between asyncio's accept of a socket and the call of `connection_made`.
 _ACCEPT_TURNS = 3
 
 
@@ -73,9 +70,9 @@ class HttpServer:
     ) -> None:
         """Args:
         before: sees each request when its head is complete, and may answer instead of its route.
-        on_request: called after each reply, except on quiet routes, with the time it took in
-            seconds; `log_request` is one.
-        max_connections: further ones are answered with 503 and closed.
+        on_request: called after each reply, except on quiet routes, with the seconds that it
+            took; `log_request` is one.
+        max_connections: further connections are answered with 503 and closed.
         """
         self._service = HttpService(
             router,
@@ -85,7 +82,7 @@ class HttpServer:
             max_connections=max_connections,
         )
         self._server: asyncio.Server | None = None
-        self.port = 0  # the one that is listened on, -1 for a unix socket
+        self.port = 0  # of the listening socket; -1 for a unix socket
 
     @property
     def connection_count(self) -> int:
@@ -95,8 +92,8 @@ class HttpServer:
         """Answer requests from here on.
 
         Args:
-            listener: made by `listen`; closed with the server, but the file of a unix socket is
-                for whoever made it to remove.
+            listener: made by `listen` and closed with the server; removing the file of a unix
+                socket is left to the caller.
         """
         assert self._server is None, "a server starts once"
         self.port = port_of(listener)
@@ -110,7 +107,7 @@ class HttpServer:
         )
 
     async def close(self, *, grace_s: float = DEFAULT_GRACE_S) -> None:
-        """Stop listening, let the replies under way finish for a while, then cut the rest."""
+        """Stop listening, wait some time for the replies under way, then cut all connections."""
         if self._server is None:
             return
         self._server.close()
@@ -133,7 +130,7 @@ class HttpServer:
 
 
 def log_request(request: Request, response: Response, duration_s: float) -> None:
-    """Write the line that nsqd writes for each request, or a warning for what is no request."""
+    """Write nsqd's log line of a request, or a warning if the input was no request."""
     if not request.target.raw:
         logger.warning("refused status=%d remote=%s", response.status, request.remote)
         return

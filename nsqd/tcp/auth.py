@@ -1,4 +1,4 @@
-"""AuthServers: ask who a client is and what it may do. AuthState: the answer of one of them.
+"""AuthServers: ask for a client's identity and rights. AuthState: the answer of one of them.
 
 An answer is immutable and belongs to one connection. The secret goes to the configured servers
 alone: redirects are not followed, and no error text holds it.
@@ -63,7 +63,7 @@ class Authorization:
 
 @dataclass(frozen=True, slots=True)
 class AuthState:
-    """Who a client is and what it may do until the answer expires."""
+    """The identity and the rights of a client, until the answer expires."""
 
     identity: str
     identity_url: str
@@ -111,7 +111,7 @@ class AuthState:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What an auth server is told of a client."""
+    """The facts about a client that an auth server decides by."""
 
     secret: bytes
     remote_ip: str  # without the port; "" for a unix socket

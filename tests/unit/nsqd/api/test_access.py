@@ -11,7 +11,8 @@ from nsqd.api.access import (
     refuse_plain_http,
 )
 from nsqd.config.flags import OptionsError
-from nsqd.http.routes import EMPTY, Request, Route, Target
+from nsqd.http.messages import EMPTY, Request, Target
+from nsqd.http.routes import Route
 
 ROUTE = Route(lambda request: EMPTY)
 

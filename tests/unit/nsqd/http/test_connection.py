@@ -18,8 +18,9 @@ from nsqd.http.connection import (
     HttpConnection,
     HttpService,
 )
+from nsqd.http.messages import OK, HttpError, Request, Response, Style
 from nsqd.http.parser import FEED_SLICE_BYTES, HttpLimits, RequestParser
-from nsqd.http.routes import OK, HttpError, Request, Response, Router, Style
+from nsqd.http.routes import Router
 from nsqd.http.server import log_request
 
 LIMITS = HttpLimits(header_timeout_s=10, body_timeout_s=20, idle_timeout_s=100, write_timeout_s=30)
