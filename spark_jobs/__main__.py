@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a job; returns the exit code."""
+    """Run a job; return the exit code."""
     try:
         from spark_jobs.commands import run_command
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package not in ("pyspark", "pyarrow", "numpy", "py4j"):
+        if package not in ("pyspark", "pyarrow", "numpy", "py4j", "jinja2"):
             raise
         print(f"error: {package} is missing: pip install 'nsqd[spark]'", file=sys.stderr)
         return 1

@@ -1,18 +1,27 @@
-"""Plots as SVG text: no scripts, no network, colours from the page's style.
+"""The geometry of the report's plots: where bars, lines and texts stand, in pixels.
 
-Every function returns one `<svg>` element. Marks carry a `<title>`, which browsers show on hover.
+`templates/parts.html` draws them as SVG: no scripts, no network, colours from the page's style. The
+title of a bar is shown by browsers on hover.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from html import escape
 from math import ceil, log10
+from typing import NamedTuple
 
 _LEFT = 56
 _BOTTOM = 22
 _TOP = 8
 _RIGHT = 8
 _TICKS = 4
+_WIDE = 1120
+_NARROW = 540
+_HEIGHT = 170
+_PLOT_HEIGHT = _HEIGHT - _TOP - _BOTTOM
+_MAX_TIME_BARS = 120
+# A short time is not stretched over the whole width.
+_MIN_TIME_BARS = 12
 # The distance of labels on an axis of time, from a minute to a year; beyond, years are doubled.
 _TICK_STEPS_S = (
     *(60, 120, 300, 600, 900, 1800),
@@ -20,18 +29,62 @@ _TICK_STEPS_S = (
     *(86400, 2 * 86400, 7 * 86400, 14 * 86400, 28 * 86400, 91 * 86400, 364 * 86400),
 )
 _MIN_TICK_PIXELS = 90
+_TIME_LABEL_PIXELS = 70
+_COLUMN_LABEL_PIXELS = 44
 _MAX_COLUMN_PIXELS = 56
-_UNPRINTABLE = "\N{SYMBOL FOR SUBSTITUTE}"
+_ROW_PIXELS = 22
+_NAME_PIXELS = 220
+_VALUE_PIXELS = 80
+_MAX_NAME_CHARACTERS = 32
+_SPARK_WIDTH = 120
+_SPARK_HEIGHT = 22
 
 
-def clean(text: str) -> str:
-    """Text for HTML: escaped, and without characters that HTML cannot have."""
-    visible = "".join(each if each.isprintable() else _UNPRINTABLE for each in text)
-    return escape(visible.encode("utf-8", "replace").decode())
+class Line(NamedTuple):
+    """A line of the grid."""
+
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+
+
+class Bar(NamedTuple):
+    """A mark that stands for a count."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    title: str
+    radius: int = 0
+
+
+class Text(NamedTuple):
+    """A label; `kind` is its class in the style sheet."""
+
+    x: float
+    y: float
+    text: str
+    kind: str = "tick"
+    anchor: str = "start"
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One plot."""
+
+    label: str
+    width: int
+    height: int
+    lines: Sequence[Line] = ()
+    bars: Sequence[Bar] = ()
+    texts: Sequence[Text] = ()
 
 
 def format_count(value: float) -> str:
-    """A count for an axis: 950, 1.2k, 3M."""
+    """Shorten a count for an axis: 950, 1.2k, 3M."""
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= limit:
             return f"{value / limit:.3g}{unit}"
@@ -39,7 +92,7 @@ def format_count(value: float) -> str:
 
 
 def nice_ceiling(value: float) -> float:
-    """The next round number that four ticks divide well."""
+    """Return the next round number that four ticks divide well."""
     if value <= 0:
         return 1
     power = 10.0 ** int(log10(value) // 1)
@@ -49,147 +102,90 @@ def nice_ceiling(value: float) -> float:
     return 10 * power
 
 
-def column_chart(
-    bars: Sequence[tuple[str, int]], *, label: str, width: int = 540, height: int = 170
-) -> str:
-    """Columns with a name below each, as for a histogram."""
-    if not bars:
-        return empty_chart("no data", width, height)
-    top = nice_ceiling(max(count for _, count in bars))
-    plot_width, plot_height = width - _LEFT - _RIGHT, height - _TOP - _BOTTOM
-    step = plot_width / len(bars)
-    column = min(step * 0.8, _MAX_COLUMN_PIXELS)
-    every = ceil(len(bars) * 44 / plot_width)
-    parts = [_y_axis(top, width, height)]
-    for index, (name, count) in enumerate(bars):
-        x = _LEFT + index * step
-        size = plot_height * count / top
-        if count:
-            size = max(size, 1)
-        parts.append(
-            f'<rect class="mark" x="{x + (step - column) / 2:.1f}"'
-            f' y="{_TOP + plot_height - size:.1f}" width="{max(column, 0.5):.1f}"'
-            f' height="{size:.1f}">'
-            f"<title>{clean(name)}: {count:,}</title></rect>"
-        )
+def column_chart(columns: Sequence[tuple[str, int]], *, label: str) -> Chart:
+    """Plot columns with a name below each, as for a histogram."""
+    if not columns:
+        return Chart(label, _NARROW, _HEIGHT)
+    top = nice_ceiling(max(count for _, count in columns))
+    lines, texts = _y_axis(top, _NARROW)
+    plot_width = _NARROW - _LEFT - _RIGHT
+    step = plot_width / len(columns)
+    width = min(step * 0.8, _MAX_COLUMN_PIXELS)
+    every = ceil(len(columns) * _COLUMN_LABEL_PIXELS / plot_width)
+    bars = []
+    for index, (name, count) in enumerate(columns):
+        middle = _LEFT + (index + 0.5) * step
+        bars.append(_column(middle - width / 2, width, count, top, f"{name}: {count:,}"))
         if index % every == 0:
-            parts.append(
-                f'<text class="tick" x="{x + step / 2:.1f}" y="{height - 8}"'
-                f' text-anchor="middle">{clean(name)}</text>'
-            )
-    return _svg(parts, width, height, label)
+            texts.append(Text(round(middle, 1), _HEIGHT - 8, name, anchor="middle"))
+    return Chart(label, _NARROW, _HEIGHT, lines, bars, texts)
 
 
-def time_chart(
-    points: Sequence[tuple[datetime, int]],
-    *,
-    step_s: int,
-    label: str,
-    width: int = 1120,
-    height: int = 170,
-    max_bars: int = 120,
-) -> str:
-    """Messages per step over time; steps are joined until there are at most max_bars."""
+def time_chart(points: Sequence[tuple[datetime, int]], *, step_s: int, label: str) -> Chart:
+    """Plot messages per step over time; steps are joined until they fit."""
     if not points:
-        return empty_chart("no messages", width, height)
+        return Chart(label, _WIDE, _HEIGHT)
     start = points[0][0].timestamp()
+    zone = points[0][0].tzinfo
     step_count = round((points[-1][0].timestamp() - start) / step_s) + 1
-    join = ceil(step_count / max_bars)
+    join = ceil(step_count / _MAX_TIME_BARS)
     counts = [0] * ceil(step_count / join)
     for moment, count in points:
         counts[round((moment.timestamp() - start) / step_s) // join] += count
     bar_s = step_s * join
-    form = _time_format(bar_s * len(counts))
-    plot_width, plot_height = width - _LEFT - _RIGHT, height - _TOP - _BOTTOM
     top = nice_ceiling(max(counts))
-    step = plot_width / max(len(counts), 12)
-    parts = [_y_axis(top, width, height)]
-    zone = points[0][0].tzinfo
+    lines, texts = _y_axis(top, _WIDE)
+    step = (_WIDE - _LEFT - _RIGHT) / max(len(counts), _MIN_TIME_BARS)
+    bars = []
     for index, count in enumerate(counts):
-        if not count:
-            continue
-        size = max(plot_height * count / top, 1)
-        begin = datetime.fromtimestamp(start + index * bar_s, zone)
-        parts.append(
-            f'<rect class="mark" x="{_LEFT + index * step:.1f}"'
-            f' y="{_TOP + plot_height - size:.1f}" width="{max(step - 0.6, 0.6):.1f}"'
-            f' height="{size:.1f}"><title>{begin:%Y-%m-%d %H:%M} UTC, {_duration(bar_s)}:'
-            f" {count:,}</title></rect>"
-        )
-    for x, tick_s in _time_ticks(start, bar_s / step, bar_s * len(counts)):
-        if _LEFT + x > width - 70:
+        if count:
+            begin = datetime.fromtimestamp(start + index * bar_s, zone)
+            title = f"{begin:%Y-%m-%d %H:%M} UTC, {_duration(bar_s)}: {count:,}"
+            bars.append(_column(_LEFT + index * step, step - 0.6, count, top, title))
+    form = _time_format(bar_s * len(counts))
+    for pixels, tick_s in _time_ticks(start, bar_s / step, bar_s * len(counts)):
+        x = round(_LEFT + pixels, 1)
+        if x > _WIDE - _TIME_LABEL_PIXELS:
             break  # it would be cut off
-        text = datetime.fromtimestamp(tick_s, zone).strftime(form)
-        parts.append(
-            f'<text class="tick" x="{_LEFT + x:.1f}" y="{height - 8}">{text}</text>'
-            f'<line class="grid" x1="{_LEFT + x:.1f}" y1="{_TOP + plot_height}"'
-            f' x2="{_LEFT + x:.1f}" y2="{_TOP + plot_height + 5}"/>'
-        )
-    return _svg(parts, width, height, f"{label}, per {_duration(bar_s)}")
+        texts.append(Text(x, _HEIGHT - 8, datetime.fromtimestamp(tick_s, zone).strftime(form)))
+        lines.append(Line(x, _TOP + _PLOT_HEIGHT, x, _TOP + _PLOT_HEIGHT + 5))
+    return Chart(f"{label}, per {_duration(bar_s)}", _WIDE, _HEIGHT, lines, bars, texts)
 
 
-def _time_ticks(start: float, pixel_s: float, span_s: float) -> list[tuple[float, float]]:
-    """Where to write which time, in pixels from the left: at round moments, not too close."""
-    step = next((each for each in _TICK_STEPS_S if each >= _MIN_TICK_PIXELS * pixel_s), None)
-    if step is None:
-        step = _TICK_STEPS_S[-1] * ceil(_MIN_TICK_PIXELS * pixel_s / _TICK_STEPS_S[-1])
-    first = float(ceil(start / step) * step)
-    count = max(ceil((start + span_s - first) / step), 0)
-    ticks = [((first + n * step - start) / pixel_s, first + n * step) for n in range(count)]
-    return ticks or [(0.0, start)]
+def bar_chart(rows: Sequence[tuple[str, int]], *, label: str) -> Chart:
+    """Plot horizontal bars with their names at the left and values at the right."""
+    top = max((value for _, value in rows), default=0) or 1
+    bars, texts = [], []
+    for index, (name, value) in enumerate(rows):
+        y = index * _ROW_PIXELS + 4
+        width = max((_WIDE - _NAME_PIXELS - _VALUE_PIXELS) * value / top, 1)
+        is_long = len(name) > _MAX_NAME_CHARACTERS
+        shown = f"{name[: _MAX_NAME_CHARACTERS - 1]}…" if is_long else name
+        bars.append(Bar(_NAME_PIXELS, y, round(width, 1), 15, f"{name}: {value:,}", 2))
+        texts.append(Text(_NAME_PIXELS - 8, y + 12, shown, "name", "end", name))
+        texts.append(Text(round(_NAME_PIXELS + width + 6, 1), y + 12, f"{value:,}"))
+    return Chart(label, _WIDE, _ROW_PIXELS * len(rows) + 4, bars=bars, texts=texts)
 
 
-def bar_chart(
-    bars: Sequence[tuple[str, float]],
-    *,
-    label: str,
-    form: Callable[[float], str] = format_count,
-    width: int = 1120,
-) -> str:
-    """Horizontal bars with their names at the left and values at the right."""
-    if not bars:
-        return empty_chart("no messages", width, 60)
-    row, name_width = 22, 220
-    height = row * len(bars) + 4
-    top = max(value for _, value in bars) or 1
+def sparkline(counts: Sequence[int]) -> str:
+    """Return a small shape without axes, as the path of an SVG; empty without counts."""
+    top = max(counts, default=0)
+    step = _SPARK_WIDTH / max(len(counts), 1)
+    width = max(step - 0.5, 0.5)
     parts = []
-    for index, (name, value) in enumerate(bars):
-        y = index * row + 4
-        size = (width - name_width - 80) * value / top
-        shown = name if len(name) <= 32 else name[:31] + "…"
-        parts.append(
-            f'<text class="name" x="{name_width - 8}" y="{y + 12}" text-anchor="end">'
-            f"{clean(shown)}<title>{clean(name)}</title></text>"
-            f'<rect class="mark" x="{name_width}" y="{y}" width="{max(size, 1):.1f}" height="15"'
-            f' rx="2"><title>{clean(name)}: {clean(form(value))}</title></rect>'
-            f'<text class="tick" x="{name_width + max(size, 1) + 6:.1f}" y="{y + 12}">'
-            f"{clean(form(value))}</text>"
-        )
-    return _svg(parts, width, height, label)
-
-
-def sparkline(counts: Sequence[int], *, label: str, width: int = 120, height: int = 22) -> str:
-    """A small shape without axes."""
-    if not counts or not max(counts):
-        return f'<svg class="spark" viewBox="0 0 {width} {height}" width="{width}"></svg>'
-    step = width / len(counts)
-    top = max(counts)
-    parts = [
-        f'<rect class="mark" x="{index * step:.1f}" y="{height - max(height * count / top, 1):.1f}"'
-        f' width="{max(step - 0.5, 0.5):.1f}" height="{max(height * count / top, 1):.1f}"/>'
-        for index, count in enumerate(counts)
-        if count
-    ]
-    return (
-        f'<svg class="spark" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
-        f' role="img" aria-label="{clean(label)}">{"".join(parts)}</svg>'
-    )
+    for index, count in enumerate(counts):
+        if count:
+            height = max(_SPARK_HEIGHT * count / top, 1)
+            parts.append(
+                f"M{index * step:.1f} {_SPARK_HEIGHT}v-{height:.1f}h{width:.1f}v{height:.1f}z"
+            )
+    return "".join(parts)
 
 
 def join_counts(
     points: Sequence[tuple[datetime, int]], first: datetime, last: datetime, bar_count: int
 ) -> list[int]:
-    """Counts in bar_count equal parts of the time from first to last."""
+    """Add up counts in bar_count equal parts of the time from first to last."""
     counts = [0] * bar_count
     span_s = max((last - first).total_seconds(), 1)
     for moment, count in points:
@@ -198,37 +194,34 @@ def join_counts(
     return counts
 
 
-def empty_chart(text: str, width: int, height: int) -> str:
-    """A place where a plot would be."""
-    return (
-        f'<svg class="chart" viewBox="0 0 {width} {height}" role="img" aria-label="{clean(text)}">'
-        f'<text class="tick" x="{width / 2}" y="{height / 2}" text-anchor="middle">'
-        f"{clean(text)}</text></svg>"
-    )
+def _column(x: float, width: float, count: int, top: float, title: str) -> Bar:
+    """Return a bar that stands on the axis; a count above 0 is always visible."""
+    height = max(_PLOT_HEIGHT * count / top, 1 if count else 0)
+    y = _TOP + _PLOT_HEIGHT - height
+    return Bar(round(x, 1), round(y, 1), round(max(width, 0.5), 1), round(height, 1), title)
 
 
-def _svg(parts: Sequence[str], width: int, height: int, label: str) -> str:
-    return (
-        f'<figure><figcaption>{clean(label)}</figcaption><svg class="chart"'
-        f' viewBox="0 0 {width} {height}" role="img" aria-label="{clean(label)}">'
-        f"{''.join(parts)}</svg></figure>"
-    )
-
-
-def _y_axis(top: float, width: int, height: int) -> str:
-    plot_height = height - _TOP - _BOTTOM
-    lines = []
+def _y_axis(top: float, width: int) -> tuple[list[Line], list[Text]]:
+    lines, texts = [], []
     for index in range(_TICKS + 1):
         value = top * index / _TICKS
         if value != int(value) and top < _TICKS:
             continue  # counts are whole numbers
-        y = _TOP + plot_height * (1 - index / _TICKS)
-        lines.append(
-            f'<line class="grid" x1="{_LEFT}" y1="{y:.1f}" x2="{width - _RIGHT}" y2="{y:.1f}"/>'
-            f'<text class="tick" x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">'
-            f"{format_count(value)}</text>"
-        )
-    return "".join(lines)
+        y = round(_TOP + _PLOT_HEIGHT * (1 - index / _TICKS), 1)
+        lines.append(Line(_LEFT, y, width - _RIGHT, y))
+        texts.append(Text(_LEFT - 6, y + 4, format_count(value), anchor="end"))
+    return lines, texts
+
+
+def _time_ticks(start: float, pixel_s: float, span_s: float) -> list[tuple[float, float]]:
+    """Say where to write which time, in pixels from the left: at round moments, not too close."""
+    step = next((each for each in _TICK_STEPS_S if each >= _MIN_TICK_PIXELS * pixel_s), None)
+    if step is None:
+        step = _TICK_STEPS_S[-1] * ceil(_MIN_TICK_PIXELS * pixel_s / _TICK_STEPS_S[-1])
+    first = float(ceil(start / step) * step)
+    count = max(ceil((start + span_s - first) / step), 0)
+    ticks = [((first + n * step - start) / pixel_s, first + n * step) for n in range(count)]
+    return ticks or [(0.0, start)]
 
 
 def _time_format(span_s: float) -> str:

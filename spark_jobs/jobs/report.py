@@ -1,7 +1,7 @@
-"""What is in the backlog: tables as Parquet and JSON, and one HTML page with plots.
+"""Report on the backlog: tables as Parquet and JSON, and one HTML page with plots.
 
     nsqd-spark report /var/lib/nsqd --output report
-    spark-submit --py-files nsqd_spark.zip spark_jobs/report.py DATA_DIR --output DIR
+    spark-submit --py-files nsqd_spark.zip spark_jobs/jobs/report.py DATA_DIR --output DIR
 
 Per topic and channel: messages, bytes, oldest and newest, rate, sizes, attempts, likely poison
 messages, duplicate ids; per topic the fields of JSON bodies. DIR gets report.html, report.json and
@@ -26,8 +26,8 @@ from spark_jobs.jobs.job import (
     run_job,
 )
 from spark_jobs.jobs.progress import Progress
+from spark_jobs.jobs.report_figures import Counting, Report
 from spark_jobs.jobs.report_page import render
-from spark_jobs.jobs.report_tables import Counting, Report, table_rows
 from spark_jobs.jobs.sql import format_table
 from spark_jobs.read.storage import OutputDirectory
 from spark_jobs.session import JobError, open_session
@@ -111,7 +111,7 @@ TABLE_SCHEMAS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of this job."""
+    """Declare the arguments of this job."""
     add_source_arguments(parser)
     parser.add_argument("--output", metavar="DIR", required=True, help="directory for the report")
     parser.add_argument(
@@ -124,7 +124,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Makes the report.
+    """Make the report.
 
     Raises:
         JobError: the arguments are wrong, or the output cannot be written.
@@ -136,17 +136,7 @@ def run(args: argparse.Namespace) -> None:
     except (OSError, ValueError) as error:
         raise JobError(f"cannot write to {args.output}: {error}") from error
     progress.step(f"reading {selection.describe()}")
-    report = Report(
-        data_dirs=list(args.data_dir),
-        origin=args.origin,
-        created=datetime.now(UTC),
-        queues=[],
-        poison=[],
-        duplicates=[],
-        bodies=[],
-        fields=[],
-        corrupt_records=[],
-    )
+    report = Report(list(args.data_dir), args.origin, datetime.now(UTC))
     with (
         open_session("nsqd report", master=args.master, memory=args.memory) as spark,
         progress.watching(spark),
@@ -164,7 +154,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def write_report(report: Report, output: str) -> None:
-    """Writes the page and the tables.
+    """Write the page and the tables.
 
     Raises:
         OSError: they cannot be written.
@@ -186,6 +176,52 @@ def write_report(report: Report, output: str) -> None:
     text = json.dumps(document, default=_to_json, indent=1)
     directory.write("report.json", text.encode())
     directory.write("report.html", render(report).encode("utf-8", "backslashreplace"))
+
+
+def table_rows(report: Report) -> dict[str, Sequence[dict[str, Any]]]:
+    """Return the report as tables of plain values, by name."""
+    queues = [
+        {
+            "topic": queue.topic,
+            "channel": queue.channel,
+            "nodes": queue.node_count,
+            "messages": queue.message_count,
+            "bytes": queue.byte_count,
+            "oldest": queue.oldest,
+            "newest": queue.newest,
+            "rate_per_minute": queue.rate_per_minute,
+            "size_p50": queue.size_p50,
+            "size_p90": queue.size_p90,
+            "size_p99": queue.size_p99,
+            "size_max": queue.size_max,
+            "attempts_max": queue.attempts_max,
+            "retried": queue.retried_count,
+            "duplicates": queue.duplicate_count,
+        }
+        for queue in report.queues
+    ]
+
+    def long(name: str, attribute: str) -> list[dict[str, Any]]:
+        return [
+            {"topic": queue.topic, "channel": queue.channel, name: value, "messages": count}
+            for queue in report.queues
+            for value, count in getattr(queue, attribute)
+        ]
+
+    return {
+        "queues": queues,
+        "over_time": long("moment", "over_time"),
+        "attempts": long("attempts", "attempts"),
+        "sizes": long("size_power_of_two", "sizes"),
+        "poison": report.poison,
+        "duplicates": report.duplicates,
+        "bodies": report.bodies,
+        "fields": [
+            {**row, "top": [{"value": value, "count": count} for value, count in row["top"]]}
+            for row in report.fields
+        ],
+        "corrupt_records": report.corrupt_records,
+    }
 
 
 def _arrow_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
@@ -212,7 +248,7 @@ def _summarise(report: Report, output: str, progress: Progress) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the job; returns the exit code."""
+    """Run the job; return the exit code."""
     parser = argparse.ArgumentParser("report.py", description="Report on the backlog of nsqd.")
     add_arguments(parser)
     return run_job(run, parser.parse_args(argv))

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from spark_jobs.jobs.report_tables import QueueFigures, Report
+from spark_jobs.jobs.report_figures import QueueFigures, Report
 
 START = datetime(2026, 1, 1, 8, tzinfo=UTC)
 

@@ -103,7 +103,9 @@ LAYERS = {
     "lookupd.__main__": Layer(
         ("lookupd", "nsqd.config", "nsqd.http", "nsqd.protocol", "nsqd.runtime"), ("uvloop",)
     ),
-    "spark_jobs": Layer(("spark_jobs", "diskqueue"), ("pyspark", "py4j", "pyarrow", "numpy")),
+    "spark_jobs": Layer(
+        ("spark_jobs", "diskqueue"), ("pyspark", "py4j", "pyarrow", "numpy", "jinja2")
+    ),
 }
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.parametrize("module", ["pyspark", "pyarrow"])
+@pytest.mark.parametrize("module", ["pyspark", "pyarrow", "jinja2"])
 def test_the_extra_is_named(module: str) -> None:
     program = (
         f"import sys; sys.modules[{module!r}] = None;"

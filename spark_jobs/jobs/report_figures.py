@@ -1,4 +1,4 @@
-"""The figures of a backlog report, counted by Spark and small enough to hold."""
+"""The figures of a backlog report, counted by Spark and small enough for the driver's memory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -34,6 +34,7 @@ _PREVIEW_BYTES = 200
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 QueueKey = tuple[str, str | None]
+_Row = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -71,24 +72,24 @@ class QueueFigures:
 
 @dataclass(slots=True)
 class Report:
-    """Everything the report shows."""
+    """All that a report shows."""
 
     data_dirs: list[str]
     origin: str
     created: datetime
-    queues: list[QueueFigures]
-    poison: list[dict[str, Any]]
-    duplicates: list[dict[str, Any]]
-    bodies: list[dict[str, Any]]  # topic, type of the whole body, count in the sample
-    fields: list[dict[str, Any]]
-    corrupt_records: list[dict[str, Any]]
+    queues: list[QueueFigures] = field(default_factory=list)
+    poison: list[_Row] = field(default_factory=list)
+    duplicates: list[_Row] = field(default_factory=list)
+    bodies: list[_Row] = field(default_factory=list)  # topic, type of the whole body, count
+    fields: list[_Row] = field(default_factory=list)
+    corrupt_records: list[_Row] = field(default_factory=list)
     step_s: int = _STEPS_S[0]
     corrupt_count: int = 0
     field_sample_rows: int = 0
 
 
 class Counting:
-    """Counts one selection; reads the headers once, and the bodies once for their fields."""
+    """The count of one selection: headers are read once, and bodies once for their fields."""
 
     def __init__(self, spark: SparkSession, selection: Selection, progress: Progress) -> None:
         self._spark = spark
@@ -98,11 +99,11 @@ class Counting:
         self._headers = selection.load(spark, columns=columns).persist(StorageLevel.MEMORY_AND_DISK)
 
     def close(self) -> None:
-        """Lets go of what Spark keeps."""
+        """Drop the headers that Spark keeps in memory."""
         self._headers.unpersist()
 
     def count(self, report: Report, *, field_rows: int) -> None:
-        """Fills the report.
+        """Fill the report.
 
         Args:
             field_rows: how many messages per topic to look into for JSON fields, 0 for none.
@@ -166,8 +167,8 @@ class Counting:
         for row in self._headers.groupBy(*_KEY, power).count().orderBy("power").collect():
             figures[row.topic, row.channel].sizes.append((row.power, row["count"]))
 
-    def _poison(self) -> list[dict[str, Any]]:
-        """The messages that were attempted most, with what their bodies begin with."""
+    def _poison(self) -> list[_Row]:
+        """Find the messages that were attempted most, with the first bytes of their bodies."""
         suspects = self._headers.where(F.col("attempts") >= _MIN_POISON_ATTEMPTS).withColumn(
             "timestamp", F.unix_micros("timestamp")
         )
@@ -181,8 +182,8 @@ class Counting:
             row["body"] = _read_body(queue, row) if queue and is_readable else None
         return rows
 
-    def _duplicates(self, figures: dict[QueueKey, QueueFigures]) -> list[dict[str, Any]]:
-        """Ids that a queue of one node has more than once; other channels have them by right."""
+    def _duplicates(self, figures: dict[QueueKey, QueueFigures]) -> list[_Row]:
+        """Find ids that a queue of one node has more than once; each channel has its own copy."""
         repeated = (
             self._headers.groupBy("node", *_KEY, "id")
             .agg(F.count(F.lit(1)).alias("copies"), F.max("attempts").alias("attempts"))
@@ -211,14 +212,21 @@ class Counting:
 
 
 def utc(microseconds: int) -> datetime:
-    """A moment as it was in UTC; Spark would give it in the driver's time zone, and not say so."""
+    """Return a moment in UTC; Spark would give it in the driver's time zone, and not say so."""
     return _EPOCH + timedelta(microseconds=microseconds)
 
 
+def time_span(queues: Sequence[QueueFigures]) -> tuple[datetime | None, datetime | None]:
+    """Return the times of the oldest and the newest message; neither without messages."""
+    return (
+        min((queue.oldest for queue in queues if queue.oldest), default=None),
+        max((queue.newest for queue in queues if queue.newest), default=None),
+    )
+
+
 def choose_step_s(queues: Sequence[QueueFigures]) -> int:
-    """In which steps to count messages over time: minutes, or longer if there were too many."""
-    oldest = min((queue.oldest for queue in queues if queue.oldest), default=None)
-    newest = max((queue.newest for queue in queues if queue.newest), default=None)
+    """Choose the steps of the count over time: minutes, or longer if there were too many."""
+    oldest, newest = time_span(queues)
     if oldest is None or newest is None:
         return _STEPS_S[0]
     span_s = (newest - oldest).total_seconds()
@@ -230,7 +238,7 @@ def choose_step_s(queues: Sequence[QueueFigures]) -> int:
 
 
 def _add_shares(report: Report) -> None:
-    """How many of the objects lack a field or have null there."""
+    """Add the share of objects that lack a field or have null there."""
     objects: dict[str, int] = {}
     for row in report.bodies:
         if row["type"] not in (NOT_JSON, "null"):
@@ -244,18 +252,18 @@ def _add_shares(report: Report) -> None:
         row["top"] = [(each["value"], each["count"]) for each in row["top"] or ()]
 
 
-def _top_per_queue(frame: DataFrame, order: Column, count: int) -> list[dict[str, Any]]:
+def _top_per_queue(frame: DataFrame, order: Column, count: int) -> list[_Row]:
     rank = F.row_number().over(Window.partitionBy(*_KEY).orderBy(order, F.asc("id")))
     ranked = frame.withColumn("rank", rank).where(F.col("rank") <= count)
     return _dicts(ranked.orderBy(order, "topic", "channel").drop("rank"), _MAX_TOP_ROWS)
 
 
-def _dicts(frame: DataFrame, max_rows: int) -> list[dict[str, Any]]:
+def _dicts(frame: DataFrame, max_rows: int) -> list[_Row]:
     return [row.asDict(recursive=True) for row in frame.limit(max_rows).collect()]
 
 
-def _read_body(queue: Queue, row: dict[str, Any]) -> str | None:
-    """What the body of one record begins with, or None if its segment is gone."""
+def _read_body(queue: Queue, row: _Row) -> str | None:
+    """Return the first bytes of a record's body as text, or None if its segment is gone."""
     try:
         with Directory(queue.directory).open_file(queue.file_name(row["segment"])) as file:
             file.seek(row["offset"])
@@ -265,49 +273,3 @@ def _read_body(queue: Queue, row: dict[str, Any]) -> str | None:
     (length,) = PREFIX.unpack_from(start)
     body = start[PREFIX_BYTES + HEADER_BYTES : PREFIX_BYTES + length]
     return str(body.decode("utf-8", "backslashreplace"))
-
-
-def table_rows(report: Report) -> dict[str, Sequence[dict[str, Any]]]:
-    """The report as tables of plain values, by name."""
-    queues = [
-        {
-            "topic": queue.topic,
-            "channel": queue.channel,
-            "nodes": queue.node_count,
-            "messages": queue.message_count,
-            "bytes": queue.byte_count,
-            "oldest": queue.oldest,
-            "newest": queue.newest,
-            "rate_per_minute": queue.rate_per_minute,
-            "size_p50": queue.size_p50,
-            "size_p90": queue.size_p90,
-            "size_p99": queue.size_p99,
-            "size_max": queue.size_max,
-            "attempts_max": queue.attempts_max,
-            "retried": queue.retried_count,
-            "duplicates": queue.duplicate_count,
-        }
-        for queue in report.queues
-    ]
-
-    def long(name: str, attribute: str) -> list[dict[str, Any]]:
-        return [
-            {"topic": queue.topic, "channel": queue.channel, name: value, "messages": count}
-            for queue in report.queues
-            for value, count in getattr(queue, attribute)
-        ]
-
-    return {
-        "queues": queues,
-        "over_time": long("moment", "over_time"),
-        "attempts": long("attempts", "attempts"),
-        "sizes": long("size_power_of_two", "sizes"),
-        "poison": report.poison,
-        "duplicates": report.duplicates,
-        "bodies": report.bodies,
-        "fields": [
-            {**row, "top": [{"value": value, "count": count} for value, count in row["top"]]}
-            for row in report.fields
-        ],
-        "corrupt_records": report.corrupt_records,
-    }
