@@ -26,7 +26,7 @@ from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
 from bench.daemon_process import own_target, running
 from diskqueue.layout import metadata_path, segment_path
-from spark_jobs.read.source import register
+from spark_jobs import register
 from spark_jobs.write.sink import publish
 
 BODY_BYTES = 200

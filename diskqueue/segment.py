@@ -64,7 +64,7 @@ class Walk:
 
 
 def split_records(
-    data: bytes, position: int, stop: int, max_records: int, limits: Limits
+    data: bytes | bytearray, position: int, stop: int, max_records: int, limits: Limits
 ) -> tuple[list[int], list[int]]:
     """Return the starts and ends of the payloads of the whole records in data[position:stop].
 
@@ -86,7 +86,7 @@ def split_records(
     return _split_mixed(data, position, stop, max_records, limits)
 
 
-def _is_uniform(data: bytes, position: int, stride: int, count: int) -> bool:
+def _is_uniform(data: bytes | bytearray, position: int, stride: int, count: int) -> bool:
     """Tell whether `count` records of one size stand at `position`.
 
     The first prefix leads to the second and so on, so equal prefixes at equal distances are a
@@ -100,7 +100,7 @@ def _is_uniform(data: bytes, position: int, stride: int, count: int) -> bool:
 
 
 def _split_mixed(
-    data: bytes, position: int, stop: int, max_records: int, limits: Limits
+    data: bytes | bytearray, position: int, stop: int, max_records: int, limits: Limits
 ) -> tuple[list[int], list[int]]:
     starts: list[int] = []
     ends: list[int] = []

@@ -1,5 +1,44 @@
 """Spark over nsqd's queues on disk: a data source, a stream, a sink, and jobs that use them.
 
-`spark_jobs.read.source.register(spark)` makes `spark.read.format("nsq")` and its kin work.
-Nothing here imports nsqd: a cluster needs only this package, `diskqueue`, numpy and pyarrow.
+source.py   the format nsq, made known to Spark by `register`
+read/       queues as rows: options, columns, batch and stream readers; read/files the files of nsqd
+write/      rows as messages: the sink, and the client that publishes
+jobs/       report, export, replay, sql; commands.py, __main__.py and session.py run them
+The door is `from spark_jobs import register, publish, read_corrupt_records`. No module imports
+nsqd: a cluster needs this package, `diskqueue`, numpy and pyarrow; bundle.py makes a zip of both.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from spark_jobs.source import read_corrupt_records, register
+    from spark_jobs.write.sink import publish
+
+__all__ = ["publish", "read_corrupt_records", "register"]
+
+_HOMES = {
+    "publish": "spark_jobs.write.sink",
+    "read_corrupt_records": "spark_jobs.source",
+    "register": "spark_jobs.source",
+}
+_EXTRA = ("jinja2", "numpy", "py4j", "pyarrow", "pyspark")
+
+
+def missing_package(error: ModuleNotFoundError) -> str | None:
+    """Say which package of the extra `spark` is not installed; None if the error is another."""
+    package = (error.name or "").partition(".")[0]
+    return f"{package} is missing: pip install 'nsqd[spark]'" if package in _EXTRA else None
+
+
+def __getattr__(name: str) -> object:
+    """Import a name of the door when it is used first: pyspark takes a second to import."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        text = missing_package(error)
+        if text is None:
+            raise
+        raise ModuleNotFoundError(text, name=error.name) from error

@@ -3,16 +3,18 @@
 import sys
 from collections.abc import Sequence
 
+from spark_jobs import missing_package
+
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a job; return the exit code."""
+    """Run a command; return the exit code."""
     try:
         from spark_jobs.commands import run_command
     except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in ("pyspark", "pyarrow", "numpy", "py4j", "jinja2"):
+        text = missing_package(error)
+        if text is None:
             raise
-        print(f"error: {package} is missing: pip install 'nsqd[spark]'", file=sys.stderr)
+        print(f"error: {text}", file=sys.stderr)
         return 1
     return run_command(argv)
 

@@ -25,7 +25,7 @@ def _run_bundle(args: argparse.Namespace) -> None:
 
 
 def run_command(argv: Sequence[str] | None = None) -> int:
-    """Runs a job; returns the exit code."""
+    """Run a command; return the exit code."""
     parser = argparse.ArgumentParser("nsqd-spark", description="Spark over the queues of nsqd.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, (job, text) in _JOBS.items():

@@ -14,7 +14,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from spark_jobs.bundle import write_bundle
-from spark_jobs.read.source import register
+from spark_jobs.source import register
 
 DEFAULT_MASTER = "local[*]"
 DEFAULT_MEMORY = "1g"
@@ -30,16 +30,16 @@ _NEEDS_JAVA = (
 
 
 class JobError(Exception):
-    """Raised for what the user of a job can mend; shown without a traceback."""
+    """Raised when the user of a job can mend it; shown in one line, without a traceback."""
 
 
 @contextmanager
 def open_session(
     app_name: str, *, master: str | None = None, memory: str = DEFAULT_MEMORY
 ) -> Iterator[SparkSession]:
-    """A session with the format nsq, stopped at the end; one that runs already is left running.
+    """Open a session with the format nsq and stop it at the end; a running one is left running.
 
-    Under spark-submit, master and memory are its business and not used here.
+    Master and memory are not used under spark-submit, which sets them itself.
 
     Raises:
         JobError: there is no Java, or Spark did not start.
@@ -69,7 +69,7 @@ def open_session(
 
 
 def _configure(builder: SparkSession.Builder, master: str, memory: str) -> SparkSession.Builder:
-    """The settings of a session of our own."""
+    """Set up a session on this machine, or with a master that the user names."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = {
         "spark.driver.memory": memory,
@@ -79,7 +79,7 @@ def _configure(builder: SparkSession.Builder, master: str, memory: str) -> Spark
         "spark.sql.shuffle.partitions": _SHUFFLE_PARTITIONS,
     }
     if "SPARK_CONF_DIR" not in os.environ:
-        # Whoever has a directory of settings has one for logs there.
+        # A user's own directory of settings has a file for logs.
         settings["spark.driver.extraJavaOptions"] = f'-Dlog4j2.configurationFile="{_LOG_SETTINGS}"'
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
@@ -108,7 +108,7 @@ def _require_java() -> None:
 
 
 def _ship_code(spark: SparkSession) -> None:
-    """Executors elsewhere do not have this package."""
+    """Send this package to executors on other machines, which do not have it."""
     with tempfile.TemporaryDirectory() as directory:
         bundle = Path(directory) / "nsqd_spark.zip"
         write_bundle(bundle)

@@ -1,7 +1,7 @@
-"""Writes messages to Parquet (or Delta, Iceberg, JSON), by topic and date.
+"""Write messages to Parquet (or Delta, Iceberg, JSON), by topic and date.
 
     nsqd-spark export /var/lib/nsqd --output /lake/nsq
-    spark-submit --py-files nsqd_spark.zip spark_jobs/export.py DATA_DIR --output DIR --json
+    spark-submit --py-files nsqd_spark.zip spark_jobs/jobs/export.py DATA_DIR --output DIR --json
 
 With --json each topic gets a schema of its own in the column `json`: given, or inferred from its
 first messages. A body that is no JSON object has null there, and one whose values do not fit has
@@ -29,7 +29,7 @@ from spark_jobs.jobs.progress import Progress
 from spark_jobs.session import JobError, open_session
 
 DATE_COLUMN = "date"
-# Where formats come from that are not Spark's own.
+# The packages of formats that are not Spark's own.
 _PACKAGES = {
     "delta": "io.delta:delta-spark_2.13:4.0.0",
     "iceberg": "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.10.0",
@@ -37,7 +37,7 @@ _PACKAGES = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of this job."""
+    """Declare the arguments of this job."""
     add_source_arguments(parser)
     target = parser.add_argument_group("where to")
     target.add_argument("--output", metavar="DIR", help="directory or URI to write to")
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Writes the messages.
+    """Write the messages.
 
     Raises:
         JobError: the arguments are wrong.
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def with_date(frame: DataFrame) -> DataFrame:
-    """The frame with the UTC date of each message, as a column to partition by."""
+    """Add the UTC date of each message, as a column to partition by."""
     return frame.withColumn(DATE_COLUMN, F.to_date("timestamp"))
 
 
@@ -97,7 +97,7 @@ def _export_json(frame: DataFrame, topic: str, args: argparse.Namespace, progres
     parsed = frame.withColumn(JSON_COLUMN, json)
     fields = dict(parsed.dtypes)[JSON_COLUMN]
     if args.drop_body:
-        # What the fields do not hold stays where it was.
+        # A body stays where the fields do not hold all of it.
         parsed = parsed.withColumn("body", F.when(~is_whole, F.col("body")))
     # One directory per topic, named as partitionBy would, since their schemas differ.
     path = f"{args.output.rstrip('/')}/topic={_escape(topic)}"
@@ -109,7 +109,7 @@ def _export_json(frame: DataFrame, topic: str, args: argparse.Namespace, progres
 def _write(
     frame: DataFrame, args: argparse.Namespace, path: str, partitions: list[str]
 ) -> tuple[int, int]:
-    """Writes, and says how many messages with how many bytes that was."""
+    """Write the frame; return the number of messages and of their bytes."""
     counted = Observation()
     size = F.coalesce(F.sum(F.length("body")), F.lit(0))
     observed = frame.observe(counted, F.count(F.lit(1)).alias("rows"), size.alias("bytes"))
@@ -133,12 +133,12 @@ def _write(
 
 
 def _escape(topic: str) -> str:
-    """As Spark names directories; of what is legal in topics only `#` is escaped there."""
+    """Escape a topic as Spark does for directories: of its legal characters only `#`."""
     return topic.replace("#", "%23")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the job; returns the exit code."""
+    """Run the job; return the exit code."""
     parser = argparse.ArgumentParser("export.py", description="Export the queues of nsqd.")
     add_arguments(parser)
     return run_job(run, parser.parse_args(argv))

@@ -1,4 +1,4 @@
-"""What the jobs share: the arguments that select messages, progress, and how errors are told."""
+"""The common part of the jobs: arguments that select messages, and texts of errors."""
 
 import argparse
 import dataclasses
@@ -12,20 +12,20 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 from spark_jobs.jobs.progress import Progress
-from spark_jobs.read.catalog import find_queues
+from spark_jobs.read.files.catalog import find_queues
 from spark_jobs.read.options import Origin, ReadOptions, Table, parse_read_options
-from spark_jobs.read.source import FORMAT
 from spark_jobs.session import DEFAULT_MASTER, DEFAULT_MEMORY, JobError
+from spark_jobs.source import FORMAT
 
 _MAX_SHOWN_NAMES = 10
-# Of a Python error inside Spark, its own last line tells what happened.
+# The last line of a Python traceback inside Spark names the error.
 _PYTHON_ERROR_MARKS = ("Error: ", "Exception: ")
 # Names of classes that say nothing to a user.
 _OWN_ERROR = re.compile(r"(?:spark_jobs\.[\w.]+|ValueError|FileNotFoundError): ")
 
 
 def add_source_arguments(parser: argparse.ArgumentParser, *, data_dirs: str = "+") -> None:
-    """The arguments that select messages."""
+    """Declare the arguments that select messages."""
     parser.add_argument(
         "data_dir",
         nargs=data_dirs,
@@ -73,7 +73,7 @@ def add_source_arguments(parser: argparse.ArgumentParser, *, data_dirs: str = "+
 
 
 def source_options(args: argparse.Namespace) -> dict[str, str]:
-    """The options of format nsq that the arguments stand for; the paths are not among them."""
+    """Return the options of format nsq that the arguments stand for, without the paths."""
     options = {
         "from": args.origin,
         "includeBad": str(args.include_bad).lower(),
@@ -92,7 +92,7 @@ class Selection:
     """The queues that the arguments select, and how to read them."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        """Looks at the directories.
+        """Find the queues.
 
         Raises:
             JobError: a directory does not exist, an argument is wrong, or no queue matches.
@@ -110,7 +110,7 @@ class Selection:
 
     @property
     def includes_bad(self) -> bool:
-        """Whether `.bad` files are read too."""
+        """Whether `.bad` files are read, too."""
         return self._parsed.includes_bad
 
     @property
@@ -119,15 +119,8 @@ class Selection:
         return sorted({queue.topic for queue in self.queues})
 
     def describe(self) -> str:
-        """How much there is, in a line."""
-        ranges = [
-            each
-            for queue in self.queues
-            for each in queue.ranges(
-                is_from_earliest=self._parsed.origin.is_earliest,
-                includes_unsynced=self._parsed.includes_unsynced,
-            )
-        ]
+        """Say in a line how much is selected."""
+        ranges = [each for queue in self.queues for each in queue.ranges(self._parsed)]
         nodes = len({queue.node for queue in self.queues})
         size = sum(each.end - each.start for each in ranges)
         return (
@@ -137,11 +130,11 @@ class Selection:
         )
 
     def reader(self, spark: SparkSession, **more: str) -> DataFrameReader:
-        """A reader with all the options; `load` it with `paths`."""
+        """Return a reader with all the options, which still needs the paths."""
         return spark.read.format(FORMAT).options(**(self._options | more))
 
     def load(self, spark: SparkSession, **more: str) -> DataFrame:
-        """The messages.
+        """Return the messages as a frame.
 
         Args:
             more: further options, or others than the arguments say.
@@ -149,15 +142,15 @@ class Selection:
         return self.reader(spark, **more).load(self._paths)
 
     def count_damage(self, spark: SparkSession) -> int:
-        """How many places of what is selected are damaged or missing; reads it all once.
+        """Count the damaged or missing places of the selection; this reads all of it once.
 
-        What is not synced yet is no damage.
+        Records that are not synced yet are no damage.
         """
         found = self.load(spark, table=Table.CORRUPT_RECORDS.value, mode="PERMISSIVE")
         return found.where("kind != 'unsynced'").count()
 
     def warn_of_damage(self, spark: SparkSession, progress: Progress) -> None:
-        """Says so if a part of the selection cannot be read."""
+        """Tell the user if a part of the selection cannot be read."""
         count = self.count_damage(spark)
         if count:
             progress.step(f"skipping {plural(count, 'damaged place')}; sql shows corrupt_records")
@@ -181,8 +174,8 @@ def _with_paths(options: ReadOptions, paths: list[str]) -> ReadOptions:
 
 
 def run_job(run: Callable[[argparse.Namespace], None], args: argparse.Namespace) -> int:
-    """Runs a job and returns its exit code; errors that have a simple text are told as that."""
-    # It would print the stack of what is told below in a line.
+    """Run a job and return its exit code; print errors of users and of Spark in one line."""
+    # pyspark would print the stack of each error that is printed below in a line.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     try:
         run(args)
@@ -199,7 +192,7 @@ def run_job(run: Callable[[argparse.Namespace], None], args: argparse.Namespace)
 
 
 def shorten_error(text: str) -> str:
-    """What went wrong, without Spark's and Python's stack traces."""
+    """Return the cause in an error's text, without Spark's and Python's stack traces."""
     for line in reversed(text.splitlines()):
         line = line.strip()
         if any(mark in line for mark in _PYTHON_ERROR_MARKS) and not line.startswith("at "):
@@ -208,17 +201,17 @@ def shorten_error(text: str) -> str:
 
 
 def first_line(error: object) -> str:
-    """What Spark says before it goes into details; some of its texts begin with an empty line."""
+    """Return the first line of a text of Spark's, some of which begin with an empty line."""
     return str(error).strip().partition("\n")[0]
 
 
 def plural(count: int, noun: str) -> str:
-    """A count with its noun."""
+    """Write a count with its noun."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def format_bytes(count: float) -> str:
-    """A size for people."""
+    """Write a number of bytes with a unit."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

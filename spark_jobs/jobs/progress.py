@@ -1,4 +1,4 @@
-"""Lines on stderr that say what a job is doing, also while Spark alone is at work."""
+"""Lines on stderr that say how far a job is, also while Spark alone is at work."""
 
 import sys
 import threading
@@ -20,16 +20,16 @@ class Progress:
         self._started = time.monotonic()
 
     def step(self, text: str) -> None:
-        """Says what happens next."""
+        """Print a line."""
         print(f"[{self.elapsed_s():6.1f} s] {text}", file=sys.stderr, flush=True)
 
     def elapsed_s(self) -> float:
-        """Seconds since the job began."""
+        """Return the seconds since the job began."""
         return time.monotonic() - self._started
 
     @contextmanager
     def watching(self, spark: SparkSession, interval_s: float = _INTERVAL_S) -> Iterator[None]:
-        """Tells meanwhile, every few seconds, how many of Spark's tasks are done.
+        """Print every few seconds how many of Spark's tasks are done, until the block ends.
 
         On a terminal Spark draws a bar of its own, so this is for logs.
         """
@@ -60,7 +60,7 @@ class Progress:
 
 
 def describe_stages(tracker: StatusTracker) -> str:
-    """How far the running stages are; empty if none runs."""
+    """Say how far the running stages are; empty if none runs."""
     total = finished = 0
     for stage_id in tracker.getActiveStageIds():
         stage = tracker.getStageInfo(stage_id)

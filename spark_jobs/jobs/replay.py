@@ -1,8 +1,8 @@
-"""Publishes messages of the queues on disk again, to a running nsqd.
+"""Publish messages of the queues on disk again, to a running nsqd.
 
     nsqd-spark replay /var/lib/nsqd --topic orders --since 1h --to orders.replay \\
         --addresses 127.0.0.1:4150 --dry-run
-    spark-submit --py-files nsqd_spark.zip spark_jobs/replay.py DATA_DIR --topic orders ...
+    spark-submit --py-files nsqd_spark.zip spark_jobs/jobs/replay.py DATA_DIR --topic orders ...
 
 --where takes an SQL condition on the columns of format nsq, on `text` (the body) and, with --json,
 on `json`. Without --to every message goes to the topic it came from. At least once: after a broken
@@ -37,7 +37,7 @@ _SHOWN_CHARACTERS = 80
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of this job."""
+    """Declare the arguments of this job."""
     add_source_arguments(parser)
     add_json_arguments(parser)
     chosen = parser.add_argument_group("which of them")
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Publishes the selection, or shows it.
+    """Publish the selection, or show it.
 
     Raises:
         JobError: the arguments are wrong.
@@ -98,7 +98,7 @@ def _check(args: argparse.Namespace) -> None:
 def select_messages(
     spark: SparkSession, selection: Selection, args: argparse.Namespace
 ) -> DataFrame:
-    """The messages to publish, with their columns.
+    """Return the messages to publish, with their columns.
 
     Raises:
         JobError: the condition is wrong.
@@ -165,7 +165,7 @@ def _publish(frame: DataFrame, args: argparse.Namespace, progress: Progress) -> 
 
 
 def sink_options(args: argparse.Namespace) -> dict[str, str]:
-    """The options of the sink that the arguments stand for."""
+    """Return the options of the sink that the arguments stand for."""
     given = {
         "topic": args.to,
         "addresses": args.addresses,
@@ -186,7 +186,7 @@ def sink_options(args: argparse.Namespace) -> dict[str, str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the job; returns the exit code."""
+    """Run the job; return the exit code."""
     parser = argparse.ArgumentParser("replay.py", description="Publish messages again.")
     add_arguments(parser)
     return run_job(run, parser.parse_args(argv))

@@ -29,7 +29,7 @@ from spark_jobs.jobs.progress import Progress
 from spark_jobs.jobs.report_figures import Counting, Report
 from spark_jobs.jobs.report_page import render
 from spark_jobs.jobs.sql import format_table
-from spark_jobs.read.storage import OutputDirectory
+from spark_jobs.read.files.directory import OutputDirectory
 from spark_jobs.session import JobError, open_session
 
 _FIELD_ROWS = 10_000

@@ -1,10 +1,10 @@
 """Ad-hoc SQL over queues: a view per topic, and `messages` for all of them.
 
     nsqd-spark sql /var/lib/nsqd "SELECT channel, count(*) FROM orders GROUP BY channel"
-    spark-submit --py-files nsqd_spark.zip spark_jobs/sql.py DATA_DIR "SELECT ..."
+    spark-submit --py-files nsqd_spark.zip spark_jobs/jobs/sql.py DATA_DIR "SELECT ..."
 
 A view has the columns of format nsq and `text`, the body as text; with --json also `json`, the
-parsed body. A topic whose name is no identifier has a view with `_` for what cannot be in one.
+parsed body. A topic whose name is no identifier has a view with `_` for each illegal character.
 """
 
 import argparse
@@ -26,13 +26,13 @@ ALL_VIEW = "messages"
 DAMAGE_VIEW = "corrupt_records"
 
 _COUNT_ALL = re.compile(r"count\s*\(\s*\*\s*\)", re.IGNORECASE)
-# What takes all columns of a table without naming them; without SELECT there is DESCRIBE or FROM.
+# Words that use all columns of a table without naming them, as DESCRIBE or FROM without SELECT do.
 _NEEDS_ALL = {"natural", "pivot", "unpivot"}
 _DEFAULT_ROWS = 100
 
 
 def view_names(topics: Iterable[str]) -> dict[str, str]:
-    """The view of each topic; every name is an identifier and occurs once."""
+    """Name the view of each topic; every name is an identifier and occurs once."""
     taken = {ALL_VIEW, DAMAGE_VIEW}
     views: dict[str, str] = {}
     for topic in topics:
@@ -48,7 +48,7 @@ def view_names(topics: Iterable[str]) -> dict[str, str]:
 
 
 def needed_columns(query: str, *, includes_bad: bool, has_json: bool) -> list[str]:
-    """The columns a query can need, judged by the words in it; Spark does not tell a source."""
+    """Return the columns a query can need, judged by its words; Spark does not tell a source."""
     known = [*MESSAGE_COLUMNS, BAD_COLUMN] if includes_bad else list(MESSAGE_COLUMNS)
     text = _COUNT_ALL.sub(" ", query)
     if "*" in text:
@@ -66,7 +66,7 @@ def _words(text: str) -> set[str]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of this job."""
+    """Declare the arguments of this job."""
     add_source_arguments(parser)
     parser.add_argument("query", metavar="SQL", help="for example: SELECT count(*) FROM orders")
     add_json_arguments(parser)
@@ -78,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Runs the query and shows or writes its result.
+    """Run the query and show or write its result.
 
     Raises:
         JobError: the arguments or the query are wrong.
@@ -104,14 +104,14 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _explain(error: AnalysisException, selection: Selection) -> str:
-    """What is wrong, and what there is instead: Spark knows only what the query mentions."""
+    """Add the views and columns there are: Spark names only those that the query mentions."""
     views = ", ".join([ALL_VIEW, DAMAGE_VIEW, *view_names(selection.topics).values()])
     columns = ", ".join([*MESSAGE_COLUMNS, "text"])
     return f"{first_line(error)} (views: {views}; columns: {columns}, and json with --json)"
 
 
 def _create_views(spark: SparkSession, selection: Selection, args: argparse.Namespace) -> None:
-    """Makes those views that the query mentions: each costs a look at the directory.
+    """Make the views that the query mentions: each costs a look at the directory.
 
     SHOW VIEWS mentions them all.
     """
@@ -135,7 +135,7 @@ def _create_views(spark: SparkSession, selection: Selection, args: argparse.Name
 
 
 def collect_shown(frame: DataFrame, row_count: int) -> list[tuple[object, ...]]:
-    """The first rows; times as text, since Python would get them in its own time zone."""
+    """Collect the first rows; times as text, as Python would get them in its own time zone."""
     times = [name for name, kind in frame.dtypes if kind == "timestamp"]
     shown = frame.limit(row_count).withColumns({name: F.col(name).cast("string") for name in times})
     return [tuple(row) for row in shown.collect()]
@@ -162,7 +162,7 @@ def _write(result: DataFrame, args: argparse.Namespace, progress: Progress) -> N
 
 
 def format_table(columns: Sequence[str], rows: Sequence[tuple[object, ...]]) -> str:
-    """Rows under their names, columns as wide as they need."""
+    """Write rows under the names of their columns, each as wide as it needs."""
     cells = [[_format_cell(value) for value in row] for row in rows]
     widths = [
         max([len(name), *(len(row[index]) for row in cells)]) for index, name in enumerate(columns)
@@ -192,7 +192,7 @@ def _format_cell(value: object) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the job; returns the exit code."""
+    """Run the job; return the exit code."""
     parser = argparse.ArgumentParser("sql.py", description="SQL over the queues of nsqd.")
     add_arguments(parser)
     return run_job(run, parser.parse_args(argv))

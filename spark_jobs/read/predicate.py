@@ -2,11 +2,11 @@
 
 Node, topic, channel, segment and is_bad are the same for a whole segment, so a filter on them
 drops slices before anything is read. Ranges of `timestamp` and `timestamp_ns` narrow the bounds of
-the scan. All else goes back to Spark.
+the read. All other filters go back to Spark.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -28,6 +28,7 @@ from pyspark.sql.datasource import (
 )
 
 from spark_jobs.read.columns import Constants
+from spark_jobs.read.options import ReadOptions
 
 _CONSTANT_COLUMNS = ("node", "topic", "channel", "segment", "is_bad")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -46,14 +47,14 @@ _COMPARISONS: dict[type[Filter], Callable[[Any, Any], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Predicate:
-    """What is left to decide: filters per slice, and bounds of the time."""
+    """The filters that were accepted: conditions per segment, and bounds of the time."""
 
     filters: tuple[Filter, ...] = ()
     since_ns: int | None = None
     until_ns: int | None = None
 
     def accept(self, new: Filter) -> "Predicate | None":
-        """This and another filter, or None if that one must be left to Spark."""
+        """Add a filter, or return None if that one must be left to Spark."""
         column = _column_of(new)
         if column in _CONSTANT_COLUMNS and _is_decidable(new):
             return Predicate((*self.filters, new), self.since_ns, self.until_ns)
@@ -63,38 +64,39 @@ class Predicate:
         since_ns, until_ns = bounds
         return Predicate(
             self.filters,
-            latest(self.since_ns, since_ns),
-            earliest(self.until_ns, until_ns),
+            _latest(self.since_ns, since_ns),
+            _earliest(self.until_ns, until_ns),
         )
 
     def admits(self, constants: Constants) -> bool:
-        """Whether rows with these values can be among the results."""
+        """Tell whether rows with these values can be among the results."""
         return all(
             _decide(each, getattr(constants, _column_of(each) or "")) is True
             for each in self.filters
         )
 
-
-def latest(one: int | None, other: int | None) -> int | None:
-    """The higher of two lower bounds."""
-    return (
-        max(one, other)
-        if one is not None and other is not None
-        else one
-        if other is None
-        else other
-    )
+    def narrow(self, options: ReadOptions) -> ReadOptions:
+        """Return the options with the tighter bounds of the time."""
+        return replace(
+            options,
+            since_ns=_latest(options.since_ns, self.since_ns),
+            until_ns=_earliest(options.until_ns, self.until_ns),
+        )
 
 
-def earliest(one: int | None, other: int | None) -> int | None:
-    """The lower of two upper bounds."""
-    return (
-        min(one, other)
-        if one is not None and other is not None
-        else one
-        if other is None
-        else other
-    )
+NO_FILTERS = Predicate()
+
+
+def _latest(one: int | None, other: int | None) -> int | None:
+    """Return the higher of two lower bounds; None is no bound."""
+    bounds = [bound for bound in (one, other) if bound is not None]
+    return max(bounds, default=None)
+
+
+def _earliest(one: int | None, other: int | None) -> int | None:
+    """Return the lower of two upper bounds; None is no bound."""
+    bounds = [bound for bound in (one, other) if bound is not None]
+    return min(bounds, default=None)
 
 
 def _column_of(each: Filter) -> str | None:
@@ -111,7 +113,7 @@ def _is_decidable(each: Filter) -> bool:
 
 
 def _decide(each: Filter, value: object) -> bool | None:
-    """SQL's three-valued logic: None is unknown."""
+    """Apply a filter with SQL's three-valued logic: None is unknown."""
     if isinstance(each, Not):
         decision = _decide(each.child, value)
         return None if decision is None else not decision
@@ -131,7 +133,7 @@ def _decide(each: Filter, value: object) -> bool | None:
 
 
 def _time_bounds(each: Filter) -> tuple[int | None, int | None] | None:
-    """What a filter says of the time in ns: from and, exclusively, to."""
+    """Return the bounds of the time in ns that a filter sets: from and, exclusively, to."""
     column = _column_of(each)
     if isinstance(each, IsNotNull) and column in ("timestamp", "timestamp_ns"):
         return None, None

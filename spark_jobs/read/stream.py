@@ -3,11 +3,11 @@
     stream = spark.readStream.format("nsq").option("topic", "orders").load("/var/lib/nsqd")
     stream.writeStream.format("parquet").option("checkpointLocation", "/ckpt").start("/lake/orders")
 
-All options of a read, but `since` and `until`, which would skip rows that nobody asked to skip;
+All options of a read, but `since` and `until`, which would skip rows of a query without a sign;
 and `maxRowsPerTrigger`, the number of messages in a micro-batch. `from` says where a new query
-begins: backlog, earliest, archive, or latest (what is published from now on).
+begins: backlog, earliest, archive, or latest (messages published from now on).
 
-An offset is a position in every queue, and what a micro-batch covers is decided by offsets alone:
+An offset is a position in every queue, and the rows of a micro-batch are decided by offsets alone:
 
     {"end":   {"/var/lib/nsqd": {"orders": "3:1048576", "orders:billing": "0:512"}},
      "begin": {"/var/lib/nsqd": {"orders:billing": "0:0"}}}
@@ -21,7 +21,9 @@ nsqd deletes a segment when it is consumed. If that happens before the stream ha
 fails and names it, unless failOnDataLoss=false. To see all traffic, let nsqd keep an archive.
 """
 
+import contextlib
 import logging
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -36,18 +38,15 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from spark_jobs.read import plan
-from spark_jobs.read.catalog import Queue, find_gaps, find_queues, ranges_of
-from spark_jobs.read.held_segments import HeldSegments
+from spark_jobs.read.files.catalog import find_queues
+from spark_jobs.read.files.plan import gather, make_slice
+from spark_jobs.read.files.queue import Queue, find_gaps, ranges_of
+from spark_jobs.read.files.scan import SegmentLostError, SegmentSlice, count_records
 from spark_jobs.read.options import Origin, ReadOptions
-from spark_jobs.read.scan import (
-    SegmentLostError,
-    SegmentSlice,
-    SlicePack,
-    count_records,
-    read_batches,
-    settle_worker,
-)
+from spark_jobs.read.reader import read_partition
+
+# Below the usual limit of 1024 descriptors of a process.
+_MAX_OPEN_SEGMENTS = 512
 
 _logger = logging.getLogger(__name__)
 
@@ -66,21 +65,21 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """Where a micro-batch ends, and where queues begin that are new in it."""
+    """The end of a micro-batch in every queue, and the begin of queues that are new in it."""
 
     end: Mapping[QueueKey, Position]
     begin: Mapping[QueueKey, Position]
 
     def to_json(self) -> dict[str, Any]:
-        """The offset as Spark stores it."""
+        """Return the offset as Spark stores it."""
         return {"end": _nest(self.end), "begin": _nest(self.begin)}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "StreamOffset":
-        """An offset that Spark stored.
+        """Parse an offset that Spark stored.
 
         Raises:
-            ValueError: it is none of ours.
+            ValueError: the document is no offset of this format.
         """
         try:
             return cls(_flatten(document["end"]), _flatten(document["begin"]))
@@ -105,7 +104,7 @@ def _flatten(nested: Mapping[str, Mapping[str, str]]) -> dict[QueueKey, Position
 
 
 class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Decides, on the driver, what each micro-batch covers; `read` runs on the executors."""
+    """A reader that decides on the driver which rows a micro-batch has; executors call `read`."""
 
     def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
         if options.since_ns is not None or options.until_ns is not None:
@@ -114,9 +113,9 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise ValueError("a stream reads neither .bad files nor what is not synced")
         self._options = options
         self._schema = schema
-        # With Trigger.AvailableNow, what there was when the query started.
+        # With Trigger.AvailableNow, the end of the queues when the query started.
         self._target: StreamOffset | None = None
-        self._held = HeldSegments()
+        self._open_segments = OpenSegments()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
         queues = self._find_queues()
@@ -132,7 +131,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._latest()
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
-        """Where the queues end now: what is between that and a batch's end is the lag."""
+        """Report where the queues end now: the distance of a batch's end from it is the lag."""
         return StreamOffset(self._latest().end, {}).to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
@@ -153,34 +152,32 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if first is None or first == last:
                 continue
             slices += self._slices(queues.get(key), key, first, last)
-        return plan.pack(slices, self._options)
+        return gather(slices, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        settle_worker()
-        slices = partition.slices if isinstance(partition, SlicePack) else ()
-        return read_batches(slices, self._schema, plan.settings(self._options))
+        return read_partition(partition, self._schema, self._options)
 
     def _latest(self) -> StreamOffset:
-        """The synced end of every queue; `begin` of all, for those that turn out to be new."""
+        """Return the synced end of every queue; `begin` of all, as any may be new to the query."""
         queues = self._find_queues()
         ends = {_key(queue): Position(*queue.synced_position()) for queue in queues}
         for queue in queues:
-            self._held.hold(queue, ends[_key(queue)].segment)
-        # What nsqd gives up of an archive may be there for a moment yet, and nobody misses it.
+            self._open_segments.open(queue, ends[_key(queue)].segment)
+        # Segments that nsqd has given up may stand in an archive for a moment yet; skip them.
         is_archive = self._options.origin is Origin.ARCHIVE
         origin = Origin.ARCHIVE if is_archive else Origin.EARLIEST
         begins = {_key(queue): first_position(queue, origin) for queue in queues}
         return StreamOffset(ends, begins)
 
     def _find_queues(self) -> list[Queue]:
-        """Queues that nsqd has synced: without metadata, the end may be within a record."""
+        """Find the queues with metadata: without it, the end may be within a record."""
         return [queue for queue in find_queues(self._options) if queue.metadata is not None]
 
     def stop(self) -> None:
-        self._held.close()
+        self._open_segments.close()
 
     def _advance(self, start: StreamOffset, target: StreamOffset) -> StreamOffset:
-        """From where the last batch ended to the target: no queue goes back unnoticed."""
+        """Go from the end of the last batch to the target; report queues that went back."""
         end: dict[QueueKey, Position] = {}
         begin: dict[QueueKey, Position] = {}
         for key, last in target.end.items():
@@ -208,7 +205,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         _logger.warning("%s", text)
 
     def _limit(self, start: StreamOffset, offset: StreamOffset, max_rows: int) -> StreamOffset:
-        """Cuts an offset so that the batch has at most max_rows; every queue gets its share."""
+        """Cut an offset so that the batch has at most max_rows; every queue gets its share."""
         queues = {_key(queue): queue for queue in find_queues(self._options)}
         pending = {
             key: offset.begin.get(key) or start.end[key]
@@ -223,7 +220,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if left <= 0:
                     break
                 last = offset.end[key]
-                count, end[key] = self._walk_on(
+                count, end[key] = self._count_on(
                     queues.get(key), key, end[key], last, min(share, left)
                 )
                 left -= count
@@ -231,13 +228,13 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     del pending[key]
         return replace(offset, end=end)
 
-    def _walk_on(
+    def _count_on(
         self, queue: Queue | None, key: QueueKey, first: Position, last: Position, max_rows: int
     ) -> tuple[int, Position]:
-        """How many records follow a position, up to max_rows, and where the last of them ends."""
+        """Count the records behind a position, up to max_rows; return the count and its end."""
         total = 0
         for each in self._slices(queue, key, first, last):
-            count, end = count_records(each, max_rows - total, plan.settings(self._options))
+            count, end = count_records(each, max_rows - total, self._options)
             total += count
             if end is not None:
                 return total, Position(each.constants.segment, end)
@@ -246,7 +243,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _slices(
         self, queue: Queue | None, key: QueueKey, first: Position, last: Position
     ) -> Iterator[SegmentSlice]:
-        """The parts of segments between two positions.
+        """Yield the parts of segments between two positions.
 
         Raises:
             SegmentLostError: one of them is gone, and failOnDataLoss is true.
@@ -263,12 +260,12 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             if queue is None or number not in sizes:
                 # Nothing is lost if it ended where the stream stands.
-                if len(numbers) > 1 or self._held.find_size(key, number) != start:
+                if len(numbers) > 1 or self._open_segments.find_size(key, number) != start:
                     self._report_gone(key, numbers, start)
                 continue
             end = last.offset if number == last.segment else sizes[number]
             if start < end:
-                yield plan.make_slice(queue, number, start, end)
+                yield make_slice(queue, number, start, end)
 
     def _report_gone(self, key: QueueKey, numbers: range, start: int) -> None:
         directory, name = key
@@ -287,12 +284,56 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         _logger.warning("%s", text)
 
 
+class OpenSegments:
+    """The segment that a stream reads last in each queue, kept open on the driver.
+
+    nsqd deletes a segment once it is consumed, perhaps between two looks of the stream. Whether the
+    stream had read all of it is then known only from the file itself, and a file that is open can
+    still be looked at. Local files only; for others the answer is "not known".
+    """
+
+    def __init__(self) -> None:
+        self._files: dict[QueueKey, tuple[int, int]] = {}  # queue -> number, descriptor
+
+    def open(self, queue: Queue, number: int) -> None:
+        """Open a segment and close the one before it; a missing segment changes nothing."""
+        key = _key(queue)
+        before = self._files.get(key)
+        if (before is not None and before[0] == number) or "://" in queue.directory:
+            return
+        if before is None and len(self._files) >= _MAX_OPEN_SEGMENTS:
+            return
+        with contextlib.suppress(OSError):
+            path = f"{queue.directory}/{queue.file_name(number)}"
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            if before is not None:
+                os.close(before[1])
+            self._files[key] = number, descriptor
+
+    def find_size(self, key: QueueKey, number: int) -> int | None:
+        """Return the size of an open segment, deleted or not; None if it is not open."""
+        found = self._files.get(key)
+        if found is None or found[0] != number:
+            return None
+        return os.fstat(found[1]).st_size
+
+    def close(self) -> None:
+        """Close all."""
+        for _, descriptor in self._files.values():
+            os.close(descriptor)
+        self._files.clear()
+
+    def __getstate__(self) -> dict[str, object]:
+        """Leave the descriptors on the driver when Spark pickles the reader."""
+        return {"_files": {}}
+
+
 def first_position(queue: Queue, origin: Origin) -> Position:
-    """Where reading of a queue begins."""
+    """Return the position where reading of a queue begins."""
     synced = Position(*queue.synced_position())
     if origin is Origin.LATEST:
         return synced
-    if not origin.is_earliest and queue.metadata is not None:
+    if origin is not Origin.EARLIEST and queue.metadata is not None:
         return Position(queue.metadata.read_file, queue.metadata.read_pos)
     if not queue.sizes:
         return synced

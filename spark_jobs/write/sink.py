@@ -51,7 +51,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from spark_jobs.read.options import parse_bool, parse_count, parse_size, refuse_unknown
+from spark_jobs.option_values import parse_bool, parse_count, parse_size, refuse_unknown
 from spark_jobs.write.publisher import (
     Command,
     Publisher,

@@ -16,7 +16,7 @@ os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
 from pyspark.sql import SparkSession
 
-from spark_jobs.read.source import register
+from spark_jobs import register
 
 # Starting a JVM on a busy machine takes its time.
 TIMEOUT_S = 300

@@ -1,6 +1,5 @@
 """The format nsq in a real session: the same rows as a plain read of the same directory."""
 
-import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,7 +8,7 @@ from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
-from spark_jobs.read.source import read_corrupt_records, register
+from spark_jobs import read_corrupt_records, register
 from tests.spark.data_dirs import (
     TIME_NS,
     Message,
@@ -19,7 +18,6 @@ from tests.spark.data_dirs import (
     messages,
     read_plainly,
     segment_path,
-    write_metadata,
     write_queue,
     write_segment,
 )
@@ -79,31 +77,17 @@ def test_rows_equal_a_plain_read(spark: SparkSession, mixed: Path, origin: str) 
     found = rows(frame)
 
     assert found == read_plainly(mixed, is_from_earliest=origin == "earliest")
-    assert frame.columns == [
-        "node",
-        "topic",
-        "channel",
-        "segment",
-        "offset",
-        "timestamp",
-        "timestamp_ns",
-        "attempts",
-        "id",
-        "body",
-    ]
     assert {row.node for row in frame.select("node").distinct().collect()} == {"node1"}
 
 
-@pytest.mark.parametrize("origin", ["backlog", "earliest"])
-def test_directories_of_many_nodes_however_odd(
-    spark: SparkSession, tmp_path: Path, origin: str
+def test_odd_directories_of_many_nodes_are_read_at_once(
+    spark: SparkSession, tmp_path: Path
 ) -> None:
     for make in ODD_DIRECTORIES:
         (tmp_path / make.__name__).mkdir()
         make(tmp_path / make.__name__)
-    is_from_earliest = origin == "earliest"
 
-    frame = load(spark, f"{tmp_path}/*", **{"from": origin})
+    frame = load(spark, f"{tmp_path}/*", **{"from": "earliest"})
 
     found: dict[str, list[Row]] = {}
     for row in frame.drop("timestamp").collect():
@@ -112,7 +96,7 @@ def test_directories_of_many_nodes_however_odd(
         found.setdefault(values.pop("node"), []).append(Row(**values))
     assert set(found) == {make.__name__ for make in ODD_DIRECTORIES}
     for node, rows_there in found.items():
-        expected = read_plainly(tmp_path / node, is_from_earliest=is_from_earliest)
+        expected = read_plainly(tmp_path / node, is_from_earliest=True)
         assert sorted(rows_there, key=_place) == sorted(expected, key=_place), node
 
 
@@ -120,7 +104,7 @@ def _place(row: Row) -> tuple[str, str, int, int]:
     return row.topic, row.channel or "", row.segment, row.offset
 
 
-def test_schema(spark: SparkSession, mixed: Path) -> None:
+def test_every_column_has_its_type(spark: SparkSession, mixed: Path) -> None:
     types = dict(load(spark, mixed).dtypes)
 
     assert types == {
@@ -230,7 +214,7 @@ def test_a_frame_can_be_used_with_several_filters(spark: SparkSession, mixed: Pa
     assert found.orders == sum(row.topic == "orders" for row in expected)
 
 
-def test_options_select(spark: SparkSession, mixed: Path) -> None:
+def test_options_select_topics_channels_and_times(spark: SparkSession, mixed: Path) -> None:
     expected = read_plainly(mixed)
     since = TIME_NS + 100 * 1_000_007
 
@@ -243,7 +227,7 @@ def test_options_select(spark: SparkSession, mixed: Path) -> None:
     ]
 
 
-def test_several_directories(spark: SparkSession, tmp_path: Path) -> None:
+def test_directories_come_by_list_glob_and_uri(spark: SparkSession, tmp_path: Path) -> None:
     for node in ("n1", "n2"):
         write_queue(tmp_path / node, "t", [messages(0, 2)])
 
@@ -260,13 +244,6 @@ def test_an_empty_directory_and_no_match_are_no_rows(spark: SparkSession, tmp_pa
     assert load(spark, tmp_path).count() == 0
     write_queue(tmp_path, "t", [messages(0, 2)])
     assert load(spark, tmp_path, topic="x*").count() == 0
-
-
-def test_the_archive(spark: SparkSession, tmp_path: Path) -> None:
-    write_queue(tmp_path / "archive", "t", [messages(0, 3), messages(3, 5)], read=(1, 0))
-
-    assert load(spark, tmp_path, **{"from": "archive"}).count() == 5
-    assert load(spark, tmp_path).count() == 0
 
 
 def test_corrupt_records_are_a_table(spark: SparkSession, mixed: Path) -> None:
@@ -300,7 +277,9 @@ def test_bad_files_are_marked(spark: SparkSession, mixed: Path) -> None:
     assert frame.where("not is_bad").count() == 5
 
 
-def test_a_segment_consumed_meanwhile(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_segment_consumed_meanwhile_fails_the_job_or_is_skipped(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     write_queue(tmp_path, "t", [messages(0, 1), messages(1, 1)])
     strict = load(spark, tmp_path)
     lenient = load(spark, tmp_path, failOnDataLoss="false")
@@ -352,13 +331,3 @@ def test_a_missing_directory_says_so(spark: SparkSession, tmp_path: Path) -> Non
 def test_a_wrong_schema_says_so(spark: SparkSession, mixed: Path) -> None:
     with pytest.raises(AnalysisException, match="column 'body' of format nsq is binary"):
         spark.read.format("nsq").schema("body string").load(str(mixed)).count()
-
-
-def test_zeros_behind_the_records_are_damage(spark: SparkSession, tmp_path: Path) -> None:
-    """A put past the end of a file that was cut short leaves a hole."""
-    data = content(messages(0, 2)) + struct.pack(">i", 0) * 10 + content(messages(2, 1))
-    write_segment(tmp_path, "t", 0, data)
-    write_metadata(tmp_path, "t", read=(0, 0), write=(0, len(data)))
-
-    assert load(spark, tmp_path).count() == 2
-    assert [row.kind for row in read_corrupt_records(spark, str(tmp_path)).collect()] == ["damaged"]

@@ -222,7 +222,7 @@ def test_a_wrong_arrow_would_be_found() -> None:
     assert not is_allowed("lookupd.tcp", "nsqd.tcp.connection")
     assert not is_allowed("lookupd.registry", "nsqd.broker.topic")
     assert not is_allowed("lookupd.registry", "diskqueue")
-    assert not is_allowed("spark_jobs.read.source", "nsqd")
+    assert not is_allowed("spark_jobs.source", "nsqd")
     assert is_allowed("nsqd.tcp.connection", "nsqd")
     assert is_allowed("nsqd.broker.queue.backend", "diskqueue")
 

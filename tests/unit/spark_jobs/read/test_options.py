@@ -1,14 +1,12 @@
 """Options are refused with a reason, never ignored."""
 
-import time
-
 import pytest
 
 from spark_jobs.read.columns import MESSAGE_COLUMNS
 from spark_jobs.read.options import Mode, Origin, Table, parse_read_options
 
 
-def test_defaults() -> None:
+def test_without_options_the_backlog_is_read() -> None:
     options = parse_read_options({"path": "/data"})
 
     assert options.paths == ("/data",)
@@ -28,7 +26,7 @@ def test_names_of_options_and_values_ignore_case() -> None:
     assert options.mode is Mode.FAILFAST
 
 
-def test_several_paths() -> None:
+def test_paths_come_as_a_list() -> None:
     assert parse_read_options({"paths": '["/a", "/b,c"]'}).paths == ("/a", "/b,c")
 
 
@@ -67,37 +65,6 @@ def test_topic_and_channel_select_queues(
 
 
 @pytest.mark.parametrize(
-    ("text", "time_ns"),
-    [
-        ("1970-01-01T00:00:01Z", 10**9),
-        ("1970-01-02", 86400 * 10**9),
-        ("1970-01-01T01:00:00+01:00", 0),
-        ("1970-01-01T00:00:00.000001", 1000),
-        ("1760000000", 1760000000 * 10**9),
-        ("1760000000001", 1760000000001 * 10**6),
-        ("1760000000000002", 1760000000000002 * 10**3),
-        ("1760000000000000003", 1760000000000000003),
-        ("20251009", 1759968000 * 10**9),
-    ],
-)
-def test_times(text: str, time_ns: int) -> None:
-    assert parse_read_options({"path": "/d", "since": text}).since_ns == time_ns
-
-
-@pytest.mark.parametrize("text", ["90m", "-90m", "5400s"])
-def test_times_before_now(text: str) -> None:
-    until_ns = parse_read_options({"path": "/d", "until": text}).until_ns
-
-    assert until_ns is not None
-    assert abs(time.time_ns() - 5400 * 10**9 - until_ns) < 60 * 10**9
-
-
-@pytest.mark.parametrize(("text", "size"), [("1000", 1000), ("64m", 64 << 20), ("1 GiB", 1 << 30)])
-def test_sizes(text: str, size: int) -> None:
-    assert parse_read_options({"path": "/d", "splitBytes": text}).split_bytes == size
-
-
-@pytest.mark.parametrize(
     ("options", "text"),
     [
         ({}, "needs the path"),
@@ -119,7 +86,7 @@ def test_sizes(text: str, size: int) -> None:
         ({"path": "/d", "includeBad": "yes"}, "includeBad is true or false, not 'yes'"),
     ],
 )
-def test_refusals(options: dict[str, str], text: str) -> None:
+def test_a_wrong_option_is_refused_with_its_reason(options: dict[str, str], text: str) -> None:
     with pytest.raises(ValueError, match=r"format nsq|option|column") as caught:
         parse_read_options(options)
 

@@ -15,8 +15,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from diskqueue import DiskQueue
 from spark_jobs.read.columns import arrow_schema, message_schema
+from spark_jobs.read.files.scan import SegmentLostError
 from spark_jobs.read.options import parse_read_options
-from spark_jobs.read.scan import SegmentLostError
 from spark_jobs.read.stream import NsqStreamReader, StreamOffset
 from tests.spark.data_dirs import (
     content,

@@ -1,19 +1,14 @@
-"""Reads slices of segments: what an executor does with a partition.
+"""Slices of segments, read on an executor.
 
 A slice is coordinates. The file is read in windows of a few MiB into one buffer that is used again
 and again, so a task's memory does not depend on the size of its segments (a map of the file would
 count as memory, and kill the process if the file were cut short). Each window becomes one batch.
 """
 
-import functools
-import gc
 import logging
 import mmap
-import sys
-import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,14 +16,15 @@ from pyspark.sql.datasource import InputPartition
 
 from diskqueue.salvage import find_spans
 from diskqueue.segment import PREFIX, PREFIX_BYTES, Damage, Limits, find_damage
-from spark_jobs.read.columns import Constants, Piece
-from spark_jobs.read.lanes import Offsets, find_records
-from spark_jobs.read.options import Mode
-from spark_jobs.read.storage import Directory
+from spark_jobs.read.columns import Constants
+from spark_jobs.read.files.directory import Directory
+from spark_jobs.read.files.lanes import Offsets, find_records
+from spark_jobs.read.files.records import Records
+from spark_jobs.read.options import Mode, ReadOptions
 
-# As large as is still read from the cache of the CPU; 1 to 16 MiB are equally fast, 64 is not.
+# Small enough for the cache of the CPU; 1 to 16 MiB are equally fast, 64 is not.
 WINDOW_BYTES = 4 * 1024 * 1024
-# How many salvaged records go into one batch.
+# So many salvaged records go into one batch.
 _SALVAGE_RECORDS = 8192
 
 _logger = logging.getLogger(__name__)
@@ -39,7 +35,7 @@ class SegmentLostError(Exception):
 
 
 class DamagedSegmentError(Exception):
-    """Raised at damage when mode=FAILFAST; the text has the file and the offset."""
+    """Raised at damage when mode=FAILFAST; its text names the file and the offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +47,19 @@ class SegmentSlice:
     start: int
     end: int  # never past the synced write position, unless that was asked for
     constants: Constants
-    # Ranges of records that are not wanted, see `spark_jobs.read.finished_records`.
+    # Ranges of records to leave out, as `FinishedRecords.bounds` has them.
     finished: bytes = b""
 
 
 @dataclass(frozen=True)
-class SlicePack(InputPartition):
-    """What one task reads."""
+class MessagePartition(InputPartition):
+    """The slices whose messages one task reads."""
 
     slices: tuple[SegmentSlice, ...]
+
+    def read(self, schema: pa.Schema, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+        """Read the messages, see `read_batches`."""
+        return read_batches(self.slices, schema, options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,95 +73,58 @@ class Corruption:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class ScanSettings:
-    """How slices are read; picklable."""
-
-    since_ns: int | None
-    until_ns: int | None
-    limits: Limits
-    mode: Mode
-    fails_on_data_loss: bool
-
-
-@functools.cache
-def settle_worker() -> None:
-    """Tells the garbage collector, once per process, to leave alone what is there already.
-
-    Spark runs a full collection in its Python worker after every task. With all the modules that
-    are imported that takes 25-40 ms, as long as reading 50 MB of headers.
-    """
-    gc.collect()
-    gc.freeze()
-
-
-@functools.cache
-def ignore_closed_pipes() -> None:
-    """Keeps a Python worker of Spark from printing a traceback when Spark has read enough.
-
-    At the end of a LIMIT Spark closes the pipe; pyspark's daemon takes that for an error.
-    """
-    print_exc = traceback.print_exc
-
-    def print_unless_closed(*args: Any, **options: Any) -> None:
-        if not isinstance(sys.exc_info()[1], BrokenPipeError):
-            print_exc(*args, **options)
-
-    traceback.print_exc = print_unless_closed
-
-
 def read_batches(
-    slices: tuple[SegmentSlice, ...], schema: pa.Schema, settings: ScanSettings
+    slices: tuple[SegmentSlice, ...], schema: pa.Schema, options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
-    """The messages of the slices, in order.
+    """Read the messages of the slices, in order.
 
     Raises:
         SegmentLostError: a segment was consumed meanwhile.
         DamagedSegmentError: damage was met in mode FAILFAST.
         OSError: a file cannot be read.
     """
-    is_bounded = settings.since_ns is not None or settings.until_ns is not None
-    for found, each in _scan(slices, settings):
+    is_bounded = options.since_ns is not None or options.until_ns is not None
+    for found, each in _scan(slices, options):
         if isinstance(found, Corruption):
-            if settings.mode is Mode.FAILFAST:
+            if options.mode is Mode.FAILFAST:
                 raise DamagedSegmentError(_describe(found))
             _logger.warning("damage skipped %s", _describe(found))
             continue
         if each.finished:
             found.drop_within(np.frombuffer(each.finished, np.int64))
         if is_bounded:
-            found.keep_between(settings.since_ns, settings.until_ns)
+            found.keep_between(options.since_ns, options.until_ns)
         if len(found):
             yield found.batch(schema, each.constants)
 
 
 def find_corruptions(
-    slices: tuple[SegmentSlice, ...], settings: ScanSettings
+    slices: tuple[SegmentSlice, ...], options: ReadOptions
 ) -> Iterator[Corruption]:
-    """The damage in the slices, in order.
+    """Find the damage in the slices, in order.
 
     Raises:
         SegmentLostError: a segment was consumed meanwhile.
         OSError: a file cannot be read.
     """
-    for found, _ in _scan(slices, settings):
+    for found, _ in _scan(slices, options):
         if isinstance(found, Corruption):
             yield found
 
 
 def count_records(
-    each: SegmentSlice, max_records: int, settings: ScanSettings
+    each: SegmentSlice, max_records: int, options: ReadOptions
 ) -> tuple[int, int | None]:
-    """How many records a slice has, up to max_records, and where the last counted one ends.
+    """Count the records of a slice, up to max_records; return the count and its end.
 
-    The end is None if the slice has no more.
+    The end is the offset behind the last counted record, None if the slice has no more.
 
     Raises:
         SegmentLostError: the segment was consumed meanwhile.
         OSError: the file cannot be read.
     """
     count = 0
-    for found, _ in _scan((each,), settings):
+    for found, _ in _scan((each,), options):
         if isinstance(found, Corruption):
             continue
         if count + len(found) > max_records:
@@ -171,16 +134,16 @@ def count_records(
 
 
 def find_splits(
-    each: SegmentSlice, split_bytes: int, settings: ScanSettings
+    each: SegmentSlice, split_bytes: int, options: ReadOptions
 ) -> Iterator[SegmentSlice]:
-    """Cuts a slice between records into parts of about split_bytes, together the whole of it.
+    """Cut a slice between records into parts of about split_bytes, together the whole of it.
 
     Raises:
         SegmentLostError: the segment was consumed meanwhile.
         OSError: the file cannot be read.
     """
     start = each.start
-    for found, _ in _scan((each,), settings):
+    for found, _ in _scan((each,), options):
         if isinstance(found, Corruption):
             continue
         for offset in found.file_offsets_past(start + split_bytes, split_bytes):
@@ -191,23 +154,23 @@ def find_splits(
 
 
 def _scan(
-    slices: tuple[SegmentSlice, ...], settings: ScanSettings
-) -> Iterator[tuple[Piece | Corruption, SegmentSlice]]:
+    slices: tuple[SegmentSlice, ...], options: ReadOptions
+) -> Iterator[tuple[Records | Corruption, SegmentSlice]]:
     buffer = bytearray(WINDOW_BYTES)
     for each in slices:
         directory = Directory(each.directory)
         try:
             if each.constants.is_bad:
                 data = directory.read_whole(each.file_name)
-                for found in _salvage(each, data, settings.limits):
+                for found in _salvage(each, data, options.limits):
                     yield found, each
                 continue
             file = directory.open_file(each.file_name)
         except FileNotFoundError:
-            _report_lost(each, fails=settings.fails_on_data_loss)
+            _report_lost(each, fails=options.fails_on_data_loss)
             continue
         with file:
-            for found in _Walk(each, file, buffer, settings.limits).pieces():
+            for found in _Walk(each, file, buffer, options.limits).records():
                 yield found, each
 
 
@@ -227,7 +190,7 @@ def _describe(found: Corruption) -> str:
 
 
 class _Walk:
-    """The way through one slice."""
+    """A walk through the records of one slice."""
 
     def __init__(
         self, each: SegmentSlice, file: pa.NativeFile, buffer: bytearray, limits: Limits
@@ -239,14 +202,14 @@ class _Walk:
         # The file of a live queue only grows; a copy may have been cut short.
         self._end = min(each.end, file.size())
 
-    def pieces(self) -> Iterator[Piece | Corruption]:
-        """Whole records up to the slice's end or to the damage before it, then that damage."""
+    def records(self) -> Iterator[Records | Corruption]:
+        """Yield whole records up to the slice's end, or to damage before it and then the damage."""
         position = self._slice.start
         while position < self._end:
             size = self._read(self._buffer, position, min(len(self._buffer), self._end - position))
             offsets, end = find_records(self._buffer, size, self._limits)
             if len(offsets):
-                yield Piece(self._buffer, size, offsets, end, base=position)
+                yield Records(self._buffer, size, offsets, end, base=position)
             else:
                 damage = find_damage(self._read_at, position, self._end, self._limits)
                 if damage is not None:
@@ -255,7 +218,7 @@ class _Walk:
                 # Larger than the window, or than max-msg-size.
                 record = self._read_record(position)
                 end = len(record)
-                yield Piece(record, end, np.zeros(1, np.int64), end, base=position)
+                yield Records(record, end, np.zeros(1, np.int64), end, base=position)
             position += end
         if self._end < self._slice.end:
             reason = f"the file ends at {self._end}, before its synced end"
@@ -280,7 +243,7 @@ class _Walk:
         return bytes(data[: self._read(data, position, size)])
 
     def _read(self, buffer: bytearray, position: int, size: int) -> int:
-        """Fills the buffer's first `size` bytes; fewer only at the end of the file."""
+        """Fill the buffer's first `size` bytes; fewer only at the end of the file."""
         done = 0
         self._file.seek(position)
         with memoryview(buffer) as view:
@@ -294,8 +257,8 @@ class _Walk:
 
 def _salvage(
     each: SegmentSlice, data: bytes | mmap.mmap, limits: Limits
-) -> Iterator[Piece | Corruption]:
-    """The records of a `.bad` file, also those behind damage, and what is lost of it."""
+) -> Iterator[Records | Corruption]:
+    """Yield the records of a `.bad` file, also those behind damage, and the bytes between them."""
     records: list[bytes] = []
     offsets: list[int] = []
     for span in find_spans(data, limits.max_record_bytes):
@@ -306,16 +269,16 @@ def _salvage(
         records.append(data[span.start : span.end])
         offsets.append(span.start)
         if len(records) >= _SALVAGE_RECORDS:
-            yield _salvaged_piece(records, offsets)
+            yield _salvaged_records(records, offsets)
             records, offsets = [], []
     if records:
-        yield _salvaged_piece(records, offsets)
+        yield _salvaged_records(records, offsets)
 
 
-def _salvaged_piece(records: list[bytes], file_offsets: list[int]) -> Piece:
+def _salvaged_records(records: list[bytes], file_offsets: list[int]) -> Records:
     data = bytearray().join(records)
     ends = np.cumsum([len(record) for record in records])
     starts: Offsets = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
-    return Piece(
+    return Records(
         data, len(data), starts, len(data), base=0, file_offsets=np.array(file_offsets, np.int64)
     )

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-# Hadoop's names for what Arrow calls s3.
+# Hadoop's names of Arrow's s3.
 _S3_SCHEMES = ("s3a://", "s3n://")
 _GLOB = re.compile(r"[*?\[]")
 _BRACES = re.compile(r"\{([^{}]*)\}")
@@ -28,7 +28,10 @@ class Directory:
     __slots__ = ("_filesystem", "_path", "name")
 
     def __init__(self, name: str) -> None:
-        """Args: name: a path, or a URI that pyarrow.fs can open.
+        """Open the file system.
+
+        Args:
+            name: a path, or a URI that pyarrow.fs can open.
 
         Raises:
             ValueError: there is no such kind of file system.
@@ -42,11 +45,11 @@ class Directory:
         return isinstance(self._filesystem, fs.LocalFileSystem)
 
     def find_local_path(self) -> str | None:
-        """Its path on this machine, or None if it is elsewhere."""
+        """Return its path on this machine, or None if it is elsewhere."""
         return self._path if self.is_local else None
 
     def exists(self) -> bool:
-        """Whether there is such a directory.
+        """Tell whether there is such a directory.
 
         Raises:
             OSError: it cannot be looked at.
@@ -54,7 +57,7 @@ class Directory:
         return bool(self._filesystem.get_file_info(self._path).type == fs.FileType.Directory)
 
     def list_files(self) -> dict[str, int]:
-        """The size of each file in it.
+        """Return the size of each file in it.
 
         Raises:
             OSError: it does not exist or cannot be listed.
@@ -65,7 +68,7 @@ class Directory:
         return {info.base_name: info.size for info in infos if info.type == fs.FileType.File}
 
     def _list_local_files(self) -> dict[str, int]:
-        """Python's own listing: Arrow's fails altogether at a name that is not UTF-8."""
+        """List with Python: Arrow fails altogether at a name that is not UTF-8."""
         sizes: dict[str, int] = {}
         with os.scandir(self._path) as entries:
             for entry in entries:
@@ -76,7 +79,7 @@ class Directory:
         return sizes
 
     def list_directories(self) -> list[str]:
-        """The names of the directories in it, none if it does not exist.
+        """Return the names of the directories in it, none if it does not exist.
 
         Raises:
             OSError: it cannot be listed.
@@ -93,7 +96,7 @@ class Directory:
         return sorted(info.base_name for info in infos if info.type == fs.FileType.Directory)
 
     def read_start(self, file_name: str, max_bytes: int) -> bytes | None:
-        """What a file begins with, or None if there is no such file.
+        """Read the first bytes of a file, or return None if there is no such file.
 
         Raises:
             OSError: it cannot be read.
@@ -106,7 +109,7 @@ class Directory:
             return None
 
     def open_file(self, file_name: str) -> pa.NativeFile:
-        """A file to read from anywhere.
+        """Open a file to read at any offset.
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -115,7 +118,7 @@ class Directory:
         return self._filesystem.open_input_file(self._join(file_name))
 
     def read_whole(self, file_name: str) -> bytes | mmap.mmap:
-        """A file's content, mapped if it is local; for files that do not change any more.
+        """Return a file's content, mapped if it is local; for files that do not change any more.
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -131,7 +134,7 @@ class Directory:
             return mmap.mmap(local_file.fileno(), 0, access=mmap.ACCESS_READ)
 
     def path_of(self, file_name: str) -> str:
-        """What to call a file when talking to people."""
+        """Return the name of a file for messages to people."""
         return f"{self.name.rstrip('/')}/{file_name}"
 
     def _join(self, file_name: str) -> str:
@@ -142,7 +145,10 @@ class OutputDirectory:
     """A directory to write results to; made when it is not there."""
 
     def __init__(self, name: str) -> None:
-        """Args: name: a path, or a URI that pyarrow.fs can open.
+        """Open the file system.
+
+        Args:
+            name: a path, or a URI that pyarrow.fs can open.
 
         Raises:
             ValueError: there is no such kind of file system.
@@ -150,7 +156,7 @@ class OutputDirectory:
         self._filesystem, self._path = _open_filesystem(name.rstrip("/") or "/")
 
     def make(self) -> None:
-        """Makes the directory now, so that a job fails before its work and not after.
+        """Make the directory now, so that a job fails before its work and not after.
 
         Raises:
             OSError: it cannot be made.
@@ -158,7 +164,7 @@ class OutputDirectory:
         self._filesystem.create_dir(self._path, recursive=True)
 
     def write(self, file_name: str, content: bytes) -> None:
-        """Writes a file, in a directory below if its name says so.
+        """Write a file, in a directory below if its name says so.
 
         Raises:
             OSError: it cannot be written.
@@ -170,7 +176,7 @@ class OutputDirectory:
 
 
 def expand(pattern: str) -> list[str]:
-    """The names of the directories a path, a glob or a URI stands for; none if a glob finds none.
+    """Return the directories that a path, a glob or a URI stands for; none if a glob finds none.
 
     A glob has `*`, `?`, `[a-z]` and `{a,b}`, as everywhere in Spark.
 
@@ -211,7 +217,7 @@ def _match_children(parent: str, pattern: str) -> list[str]:
 
 
 def _is_text(name: str) -> bool:
-    """Whether a file's name is UTF-8; nsqd makes no others."""
+    """Tell whether a file's name is UTF-8; nsqd makes no others."""
     try:
         name.encode()
     except UnicodeEncodeError:

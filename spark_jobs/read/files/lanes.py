@@ -1,7 +1,7 @@
-"""Exact record offsets of a piece of a segment, found in many places at once.
+"""Exact record offsets of a window of a segment, found in many places at once.
 
 Records are a chain: a length leads to the next one, so a plain walk takes one step of Python per
-record. Here the piece is cut into lanes. In each, a place that looks like a record is guessed, and
+record. Here the window is cut into lanes. In each, a place that looks like a record is guessed, and
 all lanes walk in lockstep, one numpy operation for a step of all of them:
 
     proven --> guess 1 --> guess 2 --> guess 3
@@ -10,22 +10,20 @@ all lanes walk in lockstep, one numpy operation for a step of all of them:
 A guess proves nothing, since bodies may contain records. The first lane starts at a true record. A
 lane is believed when a believed one ends exactly at its start; where the believed chain runs past a
 guess, it is walked on in Python until it meets the start of another lane. So the result is that of
-the plain walk, whatever the bytes; bad guesses only cost time.
+the plain walk for any bytes; bad guesses only cost time.
 """
-
-import sys
 
 import numpy as np
 import numpy.typing as npt
 
 from diskqueue.envelope import HEADER_BYTES
-from diskqueue.segment import PREFIX, PREFIX_BYTES, Limits
+from diskqueue.segment import PREFIX, PREFIX_BYTES, Limits, split_records
 
 Offsets = npt.NDArray[np.int64]
 
 _MIN_STRIDE = PREFIX_BYTES + HEADER_BYTES
 # Below this size, or with fewer records, the plain walk is as fast.
-_MIN_PIECE_BYTES = 256 * 1024
+_MIN_WINDOW_BYTES = 256 * 1024
 _MIN_RECORDS = 1024
 # About so many records walk one after another in a lane; more mean fewer guesses and more steps.
 _RECORDS_PER_LANE = 64
@@ -38,48 +36,29 @@ _TIMESTAMP_PREFIX_BYTES = 2
 
 
 def find_records(data: bytearray, stop: int, limits: Limits) -> tuple[Offsets, int]:
-    """The starts of the whole records from the beginning of `data`, and where the last one ends.
+    """Find the starts of the whole records from the beginning of `data`, and the end of the last.
 
     Stops at the first record that is cut off by `stop` or whose length is outside the limits, as
     `diskqueue.segment.split_records` does.
     """
-    if stop >= _MIN_PIECE_BYTES:
-        sample, end = walk(data, stop, limits, _SAMPLE_COUNT)
+    if stop >= _MIN_WINDOW_BYTES:
+        _, sample = split_records(data, 0, stop, _SAMPLE_COUNT, limits)
         if len(sample) == _SAMPLE_COUNT:
-            mean_bytes = end // _SAMPLE_COUNT
+            mean_bytes = sample[-1] // _SAMPLE_COUNT
             if stop // mean_bytes >= _MIN_RECORDS:
                 return _Lanes(data, stop, limits, mean_bytes * _RECORDS_PER_LANE).result()
-    offsets, end = walk(data, stop, limits)
-    return np.array(offsets, np.int64), end
-
-
-def walk(
-    data: bytearray, stop: int, limits: Limits, max_records: int = sys.maxsize
-) -> tuple[list[int], int]:
-    """The same, record by record."""
-    offsets: list[int] = []
-    unpack_from = PREFIX.unpack_from
-    min_bytes, max_bytes = limits.min_record_bytes, limits.max_record_bytes
-    position = 0
-    last_prefix = stop - PREFIX_BYTES
-    while position <= last_prefix and len(offsets) < max_records:
-        (length,) = unpack_from(data, position)
-        following = position + PREFIX_BYTES + length
-        if following > stop or not min_bytes <= length <= max_bytes:
-            break
-        offsets.append(position)
-        position = following
-    return offsets, position
+    starts, ends = split_records(data, 0, stop, stop, limits)
+    return np.array(starts, np.int64) - PREFIX_BYTES, ends[-1] if ends else 0
 
 
 class _Lanes:
-    """One piece: its lanes, how far each got, and which of them are proven."""
+    """One window: its lanes, how far each got, and which of them are proven."""
 
     def __init__(self, data: bytearray, stop: int, limits: Limits, lane_bytes: int) -> None:
         self._data = data
         self._stop = stop
         self._limits = limits
-        # What timestamps begin with: no reader of text finds it in a body by chance.
+        # The first bytes of the timestamps: text in a body does not contain them by chance.
         self._look = bytes(data[PREFIX_BYTES : PREFIX_BYTES + _TIMESTAMP_PREFIX_BYTES])
         self._starts = self._guess_starts(lane_bytes)
 
@@ -99,7 +78,7 @@ class _Lanes:
         return offsets, end
 
     def _guess_starts(self, lane_bytes: int) -> Offsets:
-        """The true first record, and behind each lane boundary what looks like a record."""
+        """Return the true first record, and a guess behind each boundary between lanes."""
         starts = [0]
         for boundary in range(lane_bytes, self._stop - lane_bytes, lane_bytes):
             guess = self._guess_start(boundary, boundary + lane_bytes)
@@ -108,7 +87,7 @@ class _Lanes:
         return np.array(starts, np.int64)
 
     def _guess_start(self, begin: int, end: int) -> int:
-        """The first place with the timestamp of a record, followed by another; -1 without one."""
+        """Find the first place with the timestamp of a record, followed by another; else -1."""
         data, look = self._data, self._look
         found = data.find(look, begin + PREFIX_BYTES, end)
         while found >= 0:
@@ -122,7 +101,7 @@ class _Lanes:
         return -1
 
     def _walk_all(self) -> Offsets:
-        """Moves all lanes, a record at a time, until each has reached the next one's start.
+        """Move all lanes, a record at a time, until each has reached the next one's start.
 
         Returns the position of every lane (columns) after every step (rows). Nothing is checked on
         the way, as each operation counts here: a lane that left the chain or passed its goal goes
@@ -146,7 +125,7 @@ class _Lanes:
         return steps
 
     def _judge(self, steps: Offsets) -> npt.NDArray[np.bool_]:
-        """Which of the steps started at a whole record before the goal, with no gap before it."""
+        """Tell which steps started at a whole record before the goal, with no gap before it."""
         length = np.diff(steps, axis=0)
         length -= PREFIX_BYTES
         is_record = steps[:-1] < self._goals()
@@ -160,11 +139,11 @@ class _Lanes:
         return is_record
 
     def _goals(self) -> Offsets:
-        """Where each lane may end: at the next one, and the last where no length can be read."""
+        """Return where each lane may end: at the next; the last where no length can be read."""
         return np.append(self._starts[1:], self._stop - PREFIX_BYTES + 1)
 
     def _prove(self, ends: Offsets) -> tuple[npt.NDArray[np.bool_], list[int], int]:
-        """Which lanes are part of the chain, the records between them, and the chain's end."""
+        """Find the lanes of the chain, the records between them, and the chain's end."""
         lane_at = {int(start): lane for lane, start in enumerate(self._starts)}
         is_proven = np.zeros(len(self._starts), bool)
         extra: list[int] = []
@@ -183,7 +162,7 @@ class _Lanes:
             lane = lane_at.get(position)
 
     def _is_whole(self, position: int) -> bool:
-        """Whether a whole record of a valid length stands here."""
+        """Tell whether a whole record of a valid length stands here."""
         if position + PREFIX_BYTES > self._stop:
             return False
         (length,) = PREFIX.unpack_from(self._data, position)

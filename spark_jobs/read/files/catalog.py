@@ -1,0 +1,238 @@
+"""The queues of data directories, found while an nsqd may be at work in them.
+
+nsqd appends, rolls and deletes meanwhile. No lock is taken, so the order of looking matters:
+
+1. list the files, for the names of the queues;
+2. read each queue's metadata: the records it speaks of are synced and do not change, but may be
+   deleted;
+3. list again, for sizes that are at least as new as the metadata;
+4. if a segment the metadata speaks of is missing, read that metadata again, for a newer read
+   position: if the segment is before it, it was consumed; otherwise it is really missing.
+"""
+
+import logging
+import os
+import re
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+
+from diskqueue import layout, sidecar
+from diskqueue.errors import CorruptMetadataError
+from spark_jobs.read.files.directory import Directory, expand
+from spark_jobs.read.files.queue import NOTHING_FINISHED, FinishedRecords, Queue
+from spark_jobs.read.options import Origin, ReadOptions
+
+ARCHIVE_DIRECTORY = "archive"
+
+_MAX_METADATA_BYTES = 4096
+# A remote store answers in tens of milliseconds, and there may be thousands of queues.
+_REMOTE_THREADS = 16
+# Of the column segment, and of go-diskqueue.
+_MAX_SEGMENT = 2**63 - 1
+_BAD_SUFFIX = re.compile(r"\.bad(?:\.\d+)?\Z")
+
+_logger = logging.getLogger(__name__)
+
+
+def find_queues(options: ReadOptions) -> list[Queue]:
+    """Find the queues that the options select, by directory and name.
+
+    Raises:
+        FileNotFoundError: a directory does not exist.
+        OSError: a file or directory cannot be read.
+    """
+    data_paths = list(dict.fromkeys(_expand_all(options.paths)))
+    nodes = [options.node] * len(data_paths) if options.node else node_names(data_paths)
+    queues: list[Queue] = []
+    for node, data_path in zip(nodes, data_paths, strict=True):
+        directory = Directory(data_path)
+        if not directory.exists():
+            raise FileNotFoundError(f"no such data directory: {data_path}")
+        if options.origin is Origin.ARCHIVE:
+            directory = Directory(directory.path_of(ARCHIVE_DIRECTORY))
+            if not directory.exists():
+                continue
+        queues += _Listing(directory, node, options).queues()
+    return queues
+
+
+def _expand_all(paths: Iterable[str]) -> Iterator[str]:
+    for path in paths:
+        found = expand(path)
+        if not found:
+            raise FileNotFoundError(f"no data directory matches {path}")
+        yield from (name.rstrip("/") or "/" for name in found)
+
+
+def node_names(paths: list[str]) -> list[str]:
+    """Name each directory by its last part, or, if that is not unique, by the parts that differ."""
+    parts = [(path if "://" in path else os.path.abspath(path)).split("/") for path in paths]
+    last = [each[-1] for each in parts]
+    if len(set(last)) == len(last):
+        return last
+    shortest = min(map(len, parts))
+    head = 0
+    while head < shortest - 1 and len({each[head] for each in parts}) == 1:
+        head += 1
+    tail = 0
+    while tail < shortest - head - 1 and len({each[-1 - tail] for each in parts}) == 1:
+        tail += 1
+    return ["/".join(each[head : len(each) - tail]) for each in parts]
+
+
+def _join(older: layout.Metadata, newer: layout.Metadata | None) -> layout.Metadata:
+    """Keep the part of a queue that was there at both looks, with a listing between them.
+
+    Segments behind the newer read position were not deleted yet when the files were listed, and
+    records before the older write position were synced by then. A queue without metadata was
+    emptied.
+    """
+    end = older.write_file, older.write_pos
+    start = end if newer is None else min((newer.read_file, newer.read_pos), end)
+    return layout.Metadata(older.depth, *start, *end)
+
+
+class _Listing:
+    """The queues of one directory, read in the order that the module's docstring gives."""
+
+    def __init__(self, directory: Directory, node: str, options: ReadOptions) -> None:
+        self._directory = directory
+        self._node = node
+        self._options = options
+
+    def queues(self) -> list[Queue]:
+        """Read names, metadata, sizes and finished records.
+
+        Raises:
+            OSError: a file or the directory cannot be read.
+        """
+        names = self._selected(self._directory.list_files())
+        queues = [Queue(self._node, self._directory.name, name) for name in sorted(names)]
+        self._read_metadata(queues)
+        self._read_finished(self._read_sizes(queues))
+        holed = [queue for queue in queues if queue.missing_segments()]
+        before = [queue.metadata for queue in holed]
+        self._read_metadata(holed)
+        for queue, older in zip(holed, before, strict=True):
+            assert older is not None  # else nothing could be missing
+            queue.metadata = _join(older, queue.metadata)
+        return queues
+
+    def _read_finished(self, queues: list[Queue]) -> None:
+        """Add the finished records of queues that have a sidecar file."""
+        for queue in queues:
+            if queue.metadata is not None:
+                found = _read_finished_records(
+                    self._directory, queue.name, queue.metadata, queue.sizes
+                )
+                queue.finished = found
+                read = max(found.read, (queue.metadata.read_file, queue.metadata.read_pos))
+                queue.metadata = replace(queue.metadata, read_file=read[0], read_pos=read[1])
+
+    def _selected(self, files: dict[str, int]) -> set[str]:
+        names = set()
+        for file_name in files:
+            name = _queue_name(file_name)
+            if name is not None and self._options.selects(*layout.split_queue_name(name)):
+                names.add(name)
+        return names
+
+    def _read_metadata(self, queues: list[Queue]) -> None:
+        if self._directory.is_local or len(queues) <= 1:
+            for queue in queues:
+                self._read_one_metadata(queue)
+            return
+        with ThreadPoolExecutor(_REMOTE_THREADS) as pool:
+            list(pool.map(self._read_one_metadata, queues))
+
+    def _read_one_metadata(self, queue: Queue) -> None:
+        queue.metadata = queue.metadata_fault = None
+        file_name = os.path.basename(layout.metadata_path("", queue.name))
+        text = self._directory.read_start(file_name, _MAX_METADATA_BYTES)
+        if text is None:
+            return
+        try:
+            metadata = layout.parse_metadata(text)
+        except CorruptMetadataError as error:
+            queue.metadata_fault = str(error)
+            return
+        if metadata.is_sane:
+            queue.metadata = metadata
+        else:
+            queue.metadata_fault = "the read position is beyond the write position"
+
+    def _read_sizes(self, queues: list[Queue]) -> list[Queue]:
+        """List the segments; return the queues that have a sidecar of finished records."""
+        by_name = {queue.name: queue for queue in queues}
+        for queue in queues:
+            queue.sizes = {}
+            queue.bad_files = {}
+        files = self._directory.list_files()
+        for file_name, size in sorted(files.items()):
+            parsed = _parse_segment_name(file_name)
+            if parsed is None or parsed[0] not in by_name:
+                continue
+            name, number, is_bad = parsed
+            if is_bad:
+                by_name[name].bad_files[file_name] = number, size
+            else:
+                by_name[name].sizes[number] = size
+        for queue in queues:
+            queue.sizes = dict(sorted(queue.sizes.items()))
+        ending = layout.finished_path("", "")[1:]
+        return [queue for queue in queues if f"{queue.name}{ending}" in files]
+
+
+def _read_finished_records(
+    directory: Directory, name: str, metadata: layout.Metadata, sizes: dict[int, int]
+) -> FinishedRecords:
+    """Read a queue's sidecar; without proof, and in a remote directory, no record is finished."""
+    path = directory.find_local_path()
+    if path is None:
+        return NOTHING_FINISHED
+    read = sidecar.Position(metadata.read_file, metadata.read_pos)
+    try:
+        evidence = sidecar.examine(path, name, read, sizes)
+    except FileNotFoundError:
+        return NOTHING_FINISHED  # consumed meanwhile
+    if evidence is None:
+        return NOTHING_FINISHED
+    for doubt in evidence.doubts:
+        _logger.warning("finished records not believed path=%s/%s %s", path, name, doubt)
+    bounds = {
+        segment: np.array([entry[:2] for entry in records], np.int64).tobytes()
+        for segment, records in evidence.find_records().items()
+        if records
+    }
+    gaps = tuple(range(gap.start, gap.end) for gap in evidence.gaps)
+    number, offset = evidence.read
+    return FinishedRecords(bounds, gaps, (number, offset))
+
+
+def _queue_name(file_name: str) -> str | None:
+    """Return the queue of a segment, a quarantined segment or a metadata file; None for others."""
+    parsed = _parse_segment_name(file_name)
+    if parsed is not None:
+        return parsed[0]
+    # A metadata file has its queue's name in front of a fixed ending.
+    ending = layout.metadata_path("", "")[1:]
+    return (file_name.removesuffix(ending) or None) if file_name.endswith(ending) else None
+
+
+def _parse_segment_name(file_name: str) -> tuple[str, int, bool] | None:
+    """Parse the queue and the number of a segment, and whether it is quarantined.
+
+    None also for names that only look like it, such as one with more zeros than nsqd writes.
+    """
+    bad = _BAD_SUFFIX.search(file_name)
+    plain = file_name[: bad.start()] if bad else file_name
+    parsed = layout.parse_segment_name(plain)
+    if parsed is None:
+        return None
+    name, number = parsed
+    if number > _MAX_SEGMENT or os.path.basename(layout.segment_path("", name, number)) != plain:
+        return None
+    return name, number, bad is not None
