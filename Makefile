@@ -31,6 +31,10 @@ $(VENV)/.test: pyproject.toml | $(VENV)/.made
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group test --group lint --editable '.[spark]'
 	@touch $@ $(VENV)/.run
 
+$(VENV)/.fuzz: pyproject.toml | $(VENV)/.test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group fuzz
+	@touch $@
+
 run: $(VENV)/.run ## run nsqd on its usual ports, with its data in ./data (ARGS="--flag=value ...")
 	@mkdir -p data
 	$(BIN)/nsqd --data-path=data $(ARGS)
@@ -65,7 +69,7 @@ cluster: $(VENV)/.run ## watch 2 nsqlookupd and 3 nsqd at work (ARGS="--chaos 3"
 bench-spark: $(VENV)/.test java ## measure how fast Spark reads queues and publishes (ARGS="--rounds 3")
 	$(BIN)/python -m bench.spark $(ARGS)
 
-fuzz: $(VENV)/.test ## look for bytes that break a reader (TARGET=wire SECONDS=60 ARGS="--seed 1")
+fuzz: $(VENV)/.fuzz ## look for bytes that break a reader (TARGET=wire SECONDS=60 ARGS="--seed 1")
 	$(BIN)/python -m tests.fuzz --target $(or $(TARGET),all) --seconds $(or $(SECONDS),60) $(ARGS)
 
 java: # Spark's tests need Java 17 or newer

@@ -1,7 +1,7 @@
 """The targets, by name: one for each reader of bytes that nobody vouches for."""
 
 from tests.fuzz import disk_targets, http_targets, lookup_targets, option_targets, wire_targets
-from tests.fuzz.engine import Target
+from tests.fuzz.target import Target
 
 # What each format is made of.
 _COMMANDS = (
