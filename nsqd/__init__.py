@@ -1,6 +1,16 @@
-"""nsqd: the message daemon of NSQ, in Python."""
+"""nsqd: the message daemon of NSQ, in Python.
+
+__main__, daemon    the command; the composition root: start, serve, stop
+settings, node      options as values for each part; the daemon as HTTP and statsd see it
+config              options, flags, logs         protocol   bytes to values and back, no I/O
+broker              topics, channels, queues: the rules, without sockets
+tcp                 the V2 door                  http       HTTP/1.1, server and client
+api, stats          the routes and figures that HTTP offers
+lookup              registration with nsqlookupd
+runtime             event loop, sockets, TLS, data path
+"""
 
 __version__ = "0.1.0"
 
-# What clients, nsqadmin and scripts compare against: the NSQ release whose behaviour we match.
+# The NSQ release whose behaviour this nsqd has; clients, nsqadmin and scripts compare it.
 PROTOCOL_VERSION = "1.3.0"

@@ -1,10 +1,11 @@
 """Daemon: puts nsqd together, starts it, and stops it in the order that loses nothing.
 
-The composition root: nobody imports it but `__main__` and the tests. Here options become the values
-that each part needs, and here the few tasks and threads have their owner.
+The composition root: only `__main__` and the tests import it. Here options become the values that
+each part needs, and here the few tasks and threads have their owner.
 """
 
 import asyncio
+import contextlib
 import functools
 import logging
 import os
@@ -27,7 +28,7 @@ from nsqd.config.flags import OptionsError, version_text
 from nsqd.config.logs import fatal_line
 from nsqd.config.options import TOPOLOGY_AWARE_CONSUMPTION, Options, TLSRequired
 from nsqd.http.client import ClientLimits, HttpClient
-from nsqd.http.server import BeforeHook, HttpServer, log_request
+from nsqd.http.server import BeforeHook, HttpServer, Router, log_request
 from nsqd.lookup.channel_query import ChannelQuery
 from nsqd.lookup.peer import PeerSettings
 from nsqd.lookup.registration import LookupSettings, Registration
@@ -41,6 +42,7 @@ from nsqd.runtime.event_loop import (
     GarbageSweeper,
     LoopScheduler,
     SpinPoll,
+    end_task,
     run_in_threads,
     start_task,
 )
@@ -68,27 +70,25 @@ class StartError(Exception):
 
 
 class Daemon:
-    """One nsqd: `start`, then `wait`, then `stop`."""
+    """One nsqd: `start`, then `wait`, then `stop`.
+
+    Each step of `start` that takes hold of something leaves the undoing of it in `_undo`; `stop`
+    undoes them, the last one first. So a start that failed half-way is stopped in the same way.
+    """
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._data_path = Path(options.data_path or ".")
-        self._lock = -1
+        self._undo = contextlib.AsyncExitStack()
         self._server_context: ssl.SSLContext | None = None
         self._client_context: ssl.SSLContext | None = None
         self._listeners: dict[str, socket.socket] = {}
-        self._tcp_server: asyncio.Server | None = None
-        self._http_servers: list[HttpServer] = []
-        self._drain: Drain | None = None
-        self._disk_watch: DiskWatch | None = None
-        self._id_floor: IdFloor | None = None
-        self._statsd_task: asyncio.Task[None] | None = None
         self._connections: set[V2Connection] = set()
         self._http_client: HttpClient | None = None
         self._auth_servers: AuthServers | None = None
         self._stopping = asyncio.Event()
         self._exit_code = 0
-        self._registration_task: asyncio.Task[None] | None = None
+        # Made by `start`.
         self.broker: Broker
         self.metadata: MetadataStore
         self.registration: Registration
@@ -109,15 +109,16 @@ class Daemon:
         return port_of(self._listeners.get("HTTPS"))
 
     async def start(self) -> None:
-        """Lock the data path, listen, load what was there, and serve.
+        """Lock the data path, listen, load the queues, and serve.
 
         Raises:
             StartError: with the reason.
         """
         try:
-            self._lock = lock_directory(self._data_path)
+            self._undo.callback(os.close, lock_directory(self._data_path))
             self._check_options()
             self._listen()
+            before = make_before_hook(self._options, self.https_port)
         except (OptionsError, tls.TlsConfigError, ListenError) as error:
             raise StartError(f"failed to instantiate nsqd - {error}") from error
         logger.info("%s", version_text("nsqd"))
@@ -126,9 +127,11 @@ class Daemon:
             self._make_broker()
         except OSError as error:
             raise StartError(f"failed to look at data-path - {error}") from error
-        await self._load_metadata()
-        self._start_registration()
-        await self._serve()
+        self._load_queues()
+        registration_task = self._start_registration()
+        await self._serve(before)
+        # Left last, so undone first: no consumer is sent here any more.
+        self._undo.push_async_callback(end_task, registration_task)
 
     def request_stop(self, exit_code: int = 0) -> None:
         """Have `wait` return."""
@@ -136,64 +139,13 @@ class Daemon:
         self._stopping.set()
 
     async def wait(self) -> int:
-        """Return the exit code once somebody asked to stop."""
+        """Return the exit code after `request_stop`."""
         await self._stopping.wait()
         return self._exit_code
 
     async def stop(self) -> None:
-        """Stop accepting, disconnect everybody, put everything on disk, release the lock."""
-        # First of all, so that nobody is sent here any more.
-        await _end(self._registration_task)
-        for listener in self._listeners.values():
-            remove_unix_socket(listener)
-        if self._tcp_server is not None:
-            self._tcp_server.close()
-        for connection in list(self._connections):
-            connection.close()
-        self._end_requests()
-        if self._drain is not None:
-            await self._drain.close()
-        await _end(self._statsd_task)
-        for server in self._http_servers:
-            await server.close()
-        for listener in self._listeners.values():
-            listener.close()
-        self._stop_watching()
-        if hasattr(self, "metadata"):  # else nothing was loaded, and what is there must stay
-            await self.metadata.close()
-            self._save_everything()
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
-
-    def _end_requests(self) -> None:
-        if self._auth_servers is not None:
-            self._auth_servers.close()
-        if self._http_client is not None:
-            self._http_client.close()
-
-    def _stop_watching(self) -> None:
-        if self._disk_watch is not None:
-            self._disk_watch.stop()
-        if self._id_floor is not None:
-            try:
-                self._id_floor.stop()
-            except OSError as error:
-                logger.warning("NSQ: failed to note the last message id - %s", error)
-
-    def _save_everything(self) -> None:
-        logger.info("NSQ: persisting topic/channel metadata to %s", self._metadata_path)
-        errors = []
-        try:
-            text = metadata.encode(self.broker.records(), nsqd.PROTOCOL_VERSION)
-            metadata.save(self._data_path, text)
-        except OSError as error:
-            errors.append(error)
-        logger.info("NSQ: closing topics")
-        errors += self.broker.close(run_in_threads)
-        for failure in errors:
-            logger.error("failed to save everything - %s", failure)
-            self._exit_code = 1
+        """Stop accepting, disconnect all clients, put every message on disk, release the lock."""
+        await self._undo.aclose()
 
     def _check_options(self) -> None:
         """Make nsqd's start-up checks in nsqd's order."""
@@ -226,11 +178,16 @@ class Daemon:
 
     def _listen(self) -> None:
         options = self._options
+        self._undo.callback(self._close_listeners)
         self._listeners["TCP"] = listen(options.tcp_address)
         if options.http_address:
             self._listeners["HTTP"] = listen(options.http_address)
         if self._server_context is not None and options.https_address:
             self._listeners["HTTPS"] = listen(options.https_address)
+
+    def _close_listeners(self) -> None:
+        for listener in self._listeners.values():
+            listener.close()
 
     def _make_broker(self) -> None:
         options = self._options
@@ -239,17 +196,19 @@ class Daemon:
         ids = MessageIdFactory(options.node_id, floor_ns=newest_change_ns(self._data_path))
         scheduler = LoopScheduler(loop)
         self.broker = Broker(broker_settings(options), scheduler, ids)
-        self._disk_watch = DiskWatch(
+        disk_watch = DiskWatch(
             *(self._data_path, self.broker.disk_health, scheduler),
             min_free_bytes=options.min_free_disk,
             refuse=self.broker.refuse_publishes,
             free_room=self.broker.free_room,
         )
-        self._disk_watch.start()
-        self._id_floor = IdFloor(self._data_path, ids, scheduler)
-        self._id_floor.start()
+        self._undo.callback(disk_watch.stop)
+        disk_watch.start()
+        id_floor = IdFloor(self._data_path, ids, scheduler)
+        self._undo.callback(_stop_noting_ids, id_floor)
+        id_floor.start()
 
-    async def _load_metadata(self) -> None:
+    def _load_queues(self) -> None:
         try:
             known = metadata.load(self._data_path)
             self.broker.load(metadata.add_found(known, self._data_path))
@@ -258,29 +217,39 @@ class Daemon:
         except OSError as error:
             raise StartError(f"failed to open a queue - {error}") from error
         self.metadata = MetadataStore(self.broker, self._data_path)
-        logger.info("NSQ: persisting topic/channel metadata to %s", self._metadata_path)
+        # Not before: a start that failed must leave the data path as it is.
+        self._undo.push_async_callback(self._save_everything)
         try:
-            text = metadata.encode(self.broker.records(), nsqd.PROTOCOL_VERSION)
-            metadata.save(self._data_path, text)
+            self.metadata.save()
         except OSError as error:
             if error.errno not in FULL_ERRNOS:
                 raise StartError(f"failed to persist metadata - {error}") from error
-            # Only consumers can make room on a full disk, and they need us to.
+            # Only consumers can make room on a full disk, and they need a running nsqd.
             self.metadata.refused(error)
         self.broker.listeners.append(self.metadata.on_change)
 
-    @property
-    def _metadata_path(self) -> Path:
-        return self._data_path / metadata.FILE_NAME
+    async def _save_everything(self) -> None:
+        """Write nsqd.dat and every message; an error is logged and becomes the exit code."""
+        await self.metadata.close()
+        errors = []
+        try:
+            self.metadata.save()
+        except OSError as error:
+            errors.append(error)
+        logger.info("NSQ: closing topics")
+        errors += self.broker.close(run_in_threads)
+        for failure in errors:
+            logger.error("failed to save everything - %s", failure)
+            self._exit_code = 1
 
-    def _start_registration(self) -> None:
-        """Register what was loaded; new topics start when their channels are known from now on."""
+    def _start_registration(self) -> asyncio.Task[None]:
+        """Register the loaded topics; a new topic starts when nsqlookupd has told its channels."""
         self.registration = Registration(
             self._options.lookupd_tcp_addresses, self._lookup_settings(), self.broker.topics
         )
         self.broker.listeners.append(self.registration.on_change)
         self.broker.starter = self.registration.start_topic
-        self._registration_task = start_task(self.registration.run(), "registration")
+        return start_task(self.registration.run(), "registration")
 
     def _lookup_settings(self) -> LookupSettings:
         options = self._options
@@ -299,25 +268,25 @@ class Daemon:
             query_timeout_s=options.http_client_request_timeout_s,
         )
 
-    async def _serve(self) -> None:
-        node = self._make_node()
-        try:
-            before = make_before_hook(node)
-        except OptionsError as error:
-            raise StartError(f"failed to instantiate nsqd - {error}") from error
-        await self._serve_tcp()
-        await self._serve_http(node, before)
-        statsd = make_statsd(node)
-        if statsd is not None:
-            self._statsd_task = start_task(statsd.run(), "statsd")
-
-    def _make_node(self) -> Node:
-        self._drain = Drain(
+    async def _serve(self, before: BeforeHook | None) -> None:
+        drain = Drain(
             self.broker,
             timeout_s=self._options.drain_timeout_s,
             withdraw=self.registration.withdraw,
             finish=self.request_stop,
         )
+        node = self._make_node(drain)
+        # Undone from the last to the first: TCP, drain, statsd, HTTP.
+        http_servers: list[HttpServer] = []
+        self._undo.push_async_callback(_close_all, http_servers)
+        statsd = make_statsd(node)
+        if statsd is not None:
+            self._undo.push_async_callback(end_task, start_task(statsd.run(), "statsd"))
+        self._undo.push_async_callback(drain.close)
+        await self._serve_tcp()
+        await self._serve_http(make_router(node), before, http_servers)
+
+    def _make_node(self, drain: Drain) -> Node:
         return Node(
             options=self._options,
             broker=self.broker,
@@ -328,11 +297,29 @@ class Daemon:
             https_port=self.https_port,
             persist=self.metadata.persist,
             registration=self.registration,
-            drain=self._drain,
+            drain=drain,
         )
 
-    async def _serve_http(self, node: Node, before: BeforeHook | None) -> None:
-        router = make_router(node)
+    async def _serve_tcp(self) -> None:
+        loop = asyncio.get_running_loop()
+        settings = self._tcp_settings(loop)
+        factory = functools.partial(V2Connection, self.broker, settings)
+        listener = self._listeners["TCP"]
+        logger.info("TCP: listening on %s", format_address(listener.getsockname()))
+        self._undo.callback(self._stop_tcp, await serve(listener, factory))
+
+    def _stop_tcp(self, server: asyncio.Server) -> None:
+        for listener in self._listeners.values():
+            remove_unix_socket(listener)
+        server.close()
+        for connection in list(self._connections):
+            connection.close()
+        if self._auth_servers is not None:
+            self._auth_servers.close()
+
+    async def _serve_http(
+        self, router: Router, before: BeforeHook | None, servers: list[HttpServer]
+    ) -> None:
         for scheme, context in (("HTTP", None), ("HTTPS", self._server_context)):
             listener = self._listeners.get(scheme)
             if listener is None:
@@ -344,16 +331,8 @@ class Daemon:
                 max_connections=self._options.max_connections or None,
             )
             await server.start(listener, ssl=context)
-            self._http_servers.append(server)
+            servers.append(server)
             logger.info("%s: listening on %s", scheme, format_address(listener.getsockname()))
-
-    async def _serve_tcp(self) -> None:
-        loop = asyncio.get_running_loop()
-        settings = self._tcp_settings(loop)
-        factory = functools.partial(V2Connection, self.broker, settings)
-        listener = self._listeners["TCP"]
-        logger.info("TCP: listening on %s", format_address(listener.getsockname()))
-        self._tcp_server = await serve(listener, factory)
 
     def _tcp_settings(self, loop: asyncio.AbstractEventLoop) -> TcpSettings:
         options = self._options
@@ -388,14 +367,15 @@ class Daemon:
                 request_timeout_s=options.http_client_request_timeout_s,
             )
             self._http_client = HttpClient(limits, ssl_context=self._client_context)
+            self._undo.callback(self._http_client.close)
         return self._http_client
 
     def _handle_exception(
         self, loop: asyncio.AbstractEventLoop, context: dict[str, object]
     ) -> None:
-        """What escapes a callback: a socket's trouble is logged, our own fault stops the daemon.
+        """Handle an error that escaped a callback: log an OSError, stop the daemon after any other.
 
-        Memory can no longer be trusted then; the disk can.
+        A bug has shown then: memory can no longer be trusted, the disk can.
         """
         error = context.get("exception")
         if isinstance(error, OSError):
@@ -406,18 +386,23 @@ class Daemon:
         self.request_stop(1)
 
 
-async def _end(task: asyncio.Task[None] | None) -> None:
-    """Cancel a task and wait until it is over; what went wrong in it has been reported."""
-    if task is not None:
-        task.cancel()
-        await asyncio.wait([task])
+def _stop_noting_ids(id_floor: IdFloor) -> None:
+    try:
+        id_floor.stop()
+    except OSError as error:
+        logger.warning("NSQ: failed to note the last message id - %s", error)
+
+
+async def _close_all(servers: list[HttpServer]) -> None:
+    for server in servers:
+        await server.close()
 
 
 async def _run(options: Options) -> int:
     raise_open_files_limit()
     daemon = Daemon(options)
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # nsqd would die of a SIGHUP
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the Go nsqd dies of a SIGHUP
         loop.add_signal_handler(number, daemon.request_stop)
     sweeper = GarbageSweeper(loop)
     try:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import nsqd
-from nsqd.broker.archive.log import Retention
+from nsqd.broker.archive.retention import Retention
 from nsqd.broker.broker import BrokerSettings
 from nsqd.broker.channel import ChannelSettings
 from nsqd.broker.queue.backend import DiskSettings

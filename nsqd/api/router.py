@@ -15,7 +15,7 @@ from nsqd.api.peek import PeekRoutes
 from nsqd.api.publish import PublishRoutes
 from nsqd.broker.health import HEALTHY
 from nsqd.config.kinds import duration_ns
-from nsqd.config.options import TLSRequired
+from nsqd.config.options import Options, TLSRequired
 from nsqd.http.debug import DebugRoutes
 from nsqd.http.server import (
     JSON_CONTENT_TYPE,
@@ -54,18 +54,17 @@ def make_router(node: Node) -> Router:
     return router
 
 
-def make_before_hook(node: Node) -> BeforeHook | None:
+def make_before_hook(options: Options, https_port: int) -> BeforeHook | None:
     """Make the check that each request passes before its route; None if there is none.
 
     Raises:
         OptionsError: the file with the token can't be read.
     """
-    options = node.options
     checks: list[BeforeHook] = []
     if options.http_cors_origins:
         checks.append(CorsPolicy(options.http_cors_origins).mark)
     if options.tls_required is TLSRequired.EVERYWHERE:
-        checks.append(refuse_plain_http(node.https_port))
+        checks.append(refuse_plain_http(https_port))
     if options.http_auth_token_file:
         guarded_paths = (*LEGACY_PATHS, *PeekRoutes.PATHS, *DebugRoutes.PATHS)
         token = BearerToken(options.http_auth_token_file, guarded_paths=guarded_paths)

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
-from nsqd.broker.archive.archive import ArchiveKeeper
-from nsqd.broker.archive.log import NO_RETENTION, Retention
+from nsqd.broker.archive.keeper import ArchiveKeeper
+from nsqd.broker.archive.retention import NO_RETENTION, Retention
 from nsqd.broker.channel import Channel, ChannelSettings
+from nsqd.broker.durations import Histogram
 from nsqd.broker.errors import ClosedError, DrainingError
 from nsqd.broker.health import Health
-from nsqd.broker.histogram import Histogram
 from nsqd.broker.limits.book import LimitBook
 from nsqd.broker.limits.overrides import NO_OVERRIDES
 from nsqd.broker.metadata import ChannelRecord, TopicRecord
@@ -155,7 +155,7 @@ class Broker:
                 queue.backend.free_room()
 
     def _open_or_shut(self, topic: Topic) -> None:
-        topic.takes_messages = self._refusal is None
+        topic.accepts_messages = self._refusal is None
         if self._refusal is not None:
             topic.refusal = self._refusal
 
@@ -220,7 +220,7 @@ class Broker:
         channel_errors = run_all(channel_closings)
         if not channel_errors:
             for topic in self.topics.values():
-                topic.forget_moved()
+                topic.hand_over.forget_records()
         return errors + channel_errors + run_all(topic_closings)
 
     def _add_topic(self, name: str) -> Topic:

@@ -61,11 +61,11 @@ def peek_channel(channel: Channel, count: int, places: Iterable[Place]) -> list[
 def _peek_channel(channel: Channel, count: int, places: set[Place]) -> Iterator[PeekedMessage]:
     yield from _peek_queue(channel.queue, count, places)
     if Place.IN_FLIGHT in places:
-        for message_id, entry in channel.iter_in_flight():
+        for message_id, entry in channel.consumers.iter_in_flight():
             deadline, _, timestamp_ns, attempts, body, _ = entry
             yield PeekedMessage(message_id, timestamp_ns, attempts, body, Place.IN_FLIGHT, deadline)
     if Place.DEFERRED in places:
-        for due, message in channel.iter_deferred():
+        for due, message in channel.deferred:
             yield _peeked(message, Place.DEFERRED, due)
 
 

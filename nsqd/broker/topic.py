@@ -1,19 +1,21 @@
-"""Topic: takes what is published and gives every channel a share in it.
+"""Topic: accepts messages and gives every channel a copy of each.
 
-While a topic is running and has channels, a publish goes straight into the channels' queues and the
-topic's own queue stays empty. The topic queues only what nobody can take yet: it is paused, has no
-channel, or is still *starting*, waiting to be told which channels the cluster knows. `_pump` moves
-what has gathered to the channels, some messages a turn; until it is through, new messages queue up
-behind, so order is kept.
+Where a message of a topic can be, and who owns it: while the topic runs and has channels, a publish
+goes straight into the channels' queues, and is theirs. Otherwise, while the topic is paused, has no
+channel, or is *starting* and waits to be told which channels the cluster has, it waits in the
+topic's own queue. `_pump` hands over the messages that have gathered there, some each turn of the
+loop; until the queue is empty new messages go to its end, so order is kept. `HandOver` knows which
+channel has which message in the meantime. The archive, if history is kept, has a copy of its own.
 """
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
 from nsqd.broker.archive.archive import Archive
 from nsqd.broker.channel import Channel
 from nsqd.broker.errors import ClosedError, DrainingError
+from nsqd.broker.hand_over import HandOver
 from nsqd.broker.limits.losses import Losses
 from nsqd.broker.limits.overrides import NO_OVERRIDES
 from nsqd.broker.limits.topic_bounds import TopicBounds
@@ -26,15 +28,13 @@ from nsqd.protocol.names import is_ephemeral
 
 logger = logging.getLogger(__name__)
 
-MAX_MESSAGES_PER_TURN = 4096
-MAX_BYTES_PER_TURN = 1024 * 1024
 RETRY_S = 1.0
 
 
 class TopicState(Enum):
     """The life of a topic."""
 
-    STARTING = auto()  # takes messages, but waits to learn its channels
+    STARTING = auto()  # accepts messages, but waits to be told its channels
     RUNNING = auto()
     CLOSED = auto()
 
@@ -55,55 +55,41 @@ class Topic:
         self.is_ephemeral = is_ephemeral(name)
         self.state = TopicState.STARTING
         self.is_paused = False
-        self.takes_messages = True
-        # Makes the error of a publish while it takes none, unless it is closed.
+        self.accepts_messages = True
+        # Makes the error of a publish while no messages are accepted, unless the topic is closed.
         self.refusal: Callable[[], Exception] = DrainingError
         self.channels: dict[str, Channel] = {}
         self.message_count = 0
         self.message_bytes = 0
-        # Keeps what is published here for a while, if history is kept.
+        # Keeps all messages published here for a while; None if no history is kept.
         self.archive: Archive | None = None
-        # What it has of its own instead of the flags, and what keeps to it; None if nothing has to.
+        # The limits of this topic alone, which go before the flags; and the object that enforces
+        # both, None if there is no limit.
         self.limit_overrides = NO_OVERRIDES
         self.bounds: TopicBounds | None = None
         self.losses = Losses()
         # Called when a channel has come or gone, and when an ephemeral topic has lost its last one.
         self.on_channel_change: Callable[[Channel], object] | None = None
         self.on_abandoned: Callable[[], object] | None = None
-        self._queue = queue
+        self.queue = queue
+        receipts = receipts or Receipts(needs_sync=False)
+        self.hand_over = HandOver(queue, self.channels, receipts)
         self._ids = ids
         self._scheduler = scheduler
         self._make_channel = make_channel
         self._is_pump_scheduled = False
-        self._is_direct = False  # publishes go straight to the channels
-        self._receipts = receipts or Receipts(needs_sync=False)
-        self._needs_sync = self._receipts.needs_sync
-        # The channels that have the front of our queue already, while another's disk refuses it,
-        # and what their disks have still to sync of it.
-        self._copied: set[Channel] = set()
-        self._copies: list[Receipt] = []
-        # Records that the channels have, but not yet safely enough to be forgotten here.
-        self._moved: dict[Receipt, Sequence[int]] = {}
-
-    @property
-    def queue(self) -> MessageQueue:
-        """What no channel has taken yet."""
-        return self._queue
-
-    @property
-    def copied(self) -> Collection[Channel]:
-        """The channels that have the front of our queue already, while others have not."""
-        return self._copied
+        self._receipts = receipts
+        self._needs_sync = receipts.needs_sync
 
     @property
     def depth(self) -> int:
-        """How many messages no channel has taken yet."""
-        return self._queue.depth
+        """How many messages wait here, which no channel has yet."""
+        return self.queue.depth
 
     @property
     def backend_depth(self) -> int:
         """How many of them are on disk."""
-        return self._queue.backend_depth
+        return self.queue.backend_depth
 
     def start(self) -> None:
         """Begin to serve the channels."""
@@ -112,17 +98,18 @@ class Topic:
             self._rearrange()
 
     def publish(self, bodies: Sequence[bytes], *, delay_s: float = 0.0) -> Receipt | None:
-        """Take messages, each kept back for `delay_s` by the channels: all of them or none.
+        """Accept messages, all of them or none; the channels keep each back for `delay_s`.
 
-        Returns what has to happen before they may be acknowledged, None if that is nothing.
+        Return the receipt that must be done before they may be acknowledged, None if they may be
+        at once.
 
         Raises:
             ClosedError: the topic is being deleted.
-            DrainingError: the node takes no new messages.
+            DrainingError: the node accepts no new messages.
             DepthLimitError: a queue has no room for them.
             OSError: the disk refused them, or is almost full.
         """
-        if not self.takes_messages:
+        if not self.accepts_messages:
             raise ClosedError if self.state is TopicState.CLOSED else self.refusal()
         if self.bounds is not None:
             self.bounds.admit(bodies)
@@ -135,15 +122,21 @@ class Topic:
             batch: AnyBatch = Batch(now_ns, prefix, first, tuple(bodies))
         else:
             batch = self._make_batch(bodies, delay_s, now_ns)
-        if not self._needs_sync:
-            self._put(batch)
-            return None
-        self._receipts.begin()
-        self._put(batch)
-        return self._receipts.make()
+        if self._needs_sync:
+            self._receipts.begin()
+        if self.hand_over.is_direct:
+            self.hand_over.copy(batch)
+        else:
+            self.queue.put(batch)
+            self._schedule_pump()
+        self.message_count += count
+        self.message_bytes += batch.body_bytes
+        if self.archive is not None:
+            self.archive.add(batch)
+        return self._receipts.make() if self._needs_sync else None
 
     def _make_batch(self, bodies: Sequence[bytes], delay_s: float, now_ns: int) -> AnyBatch:
-        """Make what is deferred, or has more messages than a block of ids."""
+        """Make a batch that is deferred, or has more messages than a block of ids."""
         count = len(bodies)
         due_ns = self._scheduler.steady_time_ns() + round(delay_s * 1e9) if delay_s else 0
         if count <= SEQUENCE_COUNT:
@@ -155,29 +148,6 @@ class Topic:
             part = bodies[start : start + SEQUENCE_COUNT]
             ids += Batch(now_ns, *self._ids.reserve(len(part), now_ns), ()).ids(0, len(part))
         return MixedBatch(ids, [now_ns] * count, [0] * count, bodies, due_ns)
-
-    def _put(self, batch: AnyBatch) -> None:
-        if self._is_direct:
-            channel: Channel | None = None
-            try:
-                for channel in self.channels.values():
-                    channel.put(batch)
-            except OSError:
-                self._undo_put(batch, refused_by=channel)
-                raise
-        else:
-            self._queue.put(batch)
-            self._schedule_pump()
-        self.message_count += len(batch.bodies)
-        self.message_bytes += batch.body_bytes
-        if self.archive is not None:
-            self.archive.add(batch)
-
-    def _undo_put(self, batch: AnyBatch, *, refused_by: Channel | None) -> None:
-        for channel in self.channels.values():
-            if channel is refused_by:
-                return
-            channel.undo_put(batch)
 
     def ensure_channel(self, name: str) -> Channel:
         """Return the channel of that name, made if need be.
@@ -195,8 +165,9 @@ class Topic:
             if channel.is_ephemeral:
                 channel.on_abandoned = lambda: self.delete_channel(name)
             logger.info("TOPIC(%s): new channel(%s)", self.name, name)
-            if self.state is TopicState.RUNNING and (self.is_paused or self._queue.depth):
-                # It has a share in what waits here, and nsqd.dat will know it only in a moment.
+            if self.state is TopicState.RUNNING and (self.is_paused or self.queue.depth):
+                # The channel has a share in the messages here, and stands in nsqd.dat only soon:
+                # after a crash its files tell that it existed.
                 channel.queue.backend.leave_trace()
             self._rearrange()
             self._announce(channel)
@@ -208,7 +179,7 @@ class Topic:
         if channel is None:
             return
         logger.info("TOPIC(%s): deleting channel %s", self.name, name)
-        self._copied.discard(channel)
+        self.hand_over.remove_channel(channel)
         self._rearrange()
         try:
             channel.delete()
@@ -218,7 +189,7 @@ class Topic:
                 self.on_abandoned()
 
     def pause(self) -> None:
-        """Keep what is published here until `unpause`."""
+        """Keep messages here until `unpause`."""
         self.is_paused = True
         self._rearrange()
 
@@ -228,23 +199,21 @@ class Topic:
         self._rearrange()
 
     def empty(self) -> None:
-        """Drop what no channel has taken yet.
+        """Drop the messages that wait here.
 
         Raises:
             OSError: a file could not be removed.
         """
-        self._copied.clear()
-        self._copies.clear()
-        self._moved.clear()
+        self.hand_over.clear()
         if self.bounds is not None:
             self.bounds.empty()
-        self._queue.empty()
+        self.queue.empty()
         self._rearrange()
 
     def flush(self) -> list[OSError]:
-        """Write everything to disk, for the last time; return what went wrong."""
+        """Write all messages to disk, for the last time; return the errors."""
         self.state = TopicState.CLOSED
-        self.takes_messages = False
+        self.accepts_messages = False
         self._unbind()
         errors = []
         for channel in self.channels.values():
@@ -253,14 +222,14 @@ class Topic:
             except OSError as error:
                 errors.append(error)
         try:
-            self._queue.flush(())
+            self.queue.flush(())
         except OSError as error:
             errors.append(error)
         return errors
 
     def queues(self) -> list[MessageQueue]:
         """Return the topic's queue and those of its channels."""
-        return [self._queue, *(channel.queue for channel in self.channels.values())]
+        return [self.queue, *(channel.queue for channel in self.channels.values())]
 
     def delete(self) -> None:
         """Delete the topic, its channels, all their messages and its history.
@@ -269,9 +238,9 @@ class Topic:
             OSError: a file could not be removed; everything else is done all the same.
         """
         self.state = TopicState.CLOSED
-        self.takes_messages = False
+        self.accepts_messages = False
         self.on_abandoned = None
-        self._is_direct = False
+        self.hand_over.is_direct = False
         self._unbind()
         errors = []
         for name in list(self.channels):
@@ -279,9 +248,9 @@ class Topic:
                 self.delete_channel(name)
             except OSError as error:
                 errors.append(error)
-        self.on_channel_change = None  # it knows us, and would keep us alive
-        self._moved.clear()
-        steps = [self._queue.empty, self._queue.backend.delete]
+        self.on_channel_change = None  # refers to this topic: the garbage collector is off
+        self.hand_over.clear()
+        steps = [self.queue.empty, self.queue.backend.delete]
         if self.archive is not None:
             steps.append(self.archive.delete)
         for step in steps:
@@ -306,11 +275,12 @@ class Topic:
         return self.state is TopicState.RUNNING and not self.is_paused and bool(self.channels)
 
     def _rearrange(self) -> None:
-        self._is_direct = self._can_serve and not self._queue.depth
+        """Go on as the state, the pause and the channels now demand."""
+        self.hand_over.is_direct = self._can_serve and not self.queue.depth
         self._schedule_pump()
 
     def _schedule_pump(self) -> None:
-        if not self._is_pump_scheduled and self._can_serve and self._queue.depth:
+        if not self._is_pump_scheduled and self._can_serve and self.queue.depth:
             self._is_pump_scheduled = True
             self._scheduler.call_soon(self._pump)
 
@@ -319,67 +289,13 @@ class Topic:
         if not self._can_serve:
             return
         try:
-            self._move()
+            self.hand_over.move()
         except OSError as error:
             logger.error("TOPIC(%s): failed to copy to a channel - %s", self.name, error)  # noqa: TRY400 - no traceback
-            # It counts as scheduled until then, so that publishes don't start more of them.
+            # The pump counts as scheduled until then, so that publishes don't start another one.
             self._is_pump_scheduled = True
             self._scheduler.call_at(self._scheduler.time() + RETRY_S, self._pump)
             return
         if self.bounds is not None:
             self.bounds.trim_soon()
         self._rearrange()
-
-    def _move(self) -> None:
-        """Hand messages to the channels; they leave our disk once every channel's disk has them."""
-        budget = MAX_MESSAGES_PER_TURN
-        while budget > 0:
-            piece = self._queue.take(budget, MAX_BYTES_PER_TURN)
-            if piece is None:
-                return
-            part = piece.batch.part(piece.start, piece.stop)
-            self._receipts.begin()
-            try:
-                for channel in self.channels.values():
-                    if channel not in self._copied:
-                        channel.put(part, is_stored=piece.is_on_disk)
-                        self._copied.add(channel)
-            except OSError:
-                self._queue.untake(piece)
-                self._note_copies()
-                raise
-            self._copied.clear()
-            self._note_copies()
-            if piece.is_on_disk:
-                self._forget_when_safe(piece.ordinals)
-            self._copies.clear()
-            budget -= piece.count
-
-    def _note_copies(self) -> None:
-        receipt = self._receipts.make()
-        if receipt is not None:
-            self._copies.append(receipt)
-
-    def _forget_when_safe(self, ordinals: Sequence[int]) -> None:
-        """Forget records when the channels' disks have them for good.
-
-        If a sync of theirs fails we keep ours: a restart brings them again, which is better than
-        not at all.
-        """
-        receipt = Receipt(0)
-        for copy in self._copies:
-            receipt.include(copy)
-        self._moved[receipt] = ordinals
-
-        def forget(error: OSError | None) -> None:
-            moved = self._moved.pop(receipt, None)
-            if error is None and moved is not None:
-                self._queue.commit(moved)
-
-        receipt.when_done(forget)
-
-    def forget_moved(self) -> None:
-        """Forget what the channels have, before a close: their disks have been synced."""
-        for ordinals in self._moved.values():
-            self._queue.commit(ordinals)
-        self._moved.clear()

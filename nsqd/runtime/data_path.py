@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from nsqd.broker.archive.archive import DIRECTORY_NAME
+from nsqd.broker.archive.keeper import DIRECTORY_NAME
 from nsqd.config.flags import OptionsError
 
 # The farthest that a clock is believed to have been set back since the last run.

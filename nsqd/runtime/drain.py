@@ -58,7 +58,7 @@ class Drain:
     def left_count(self) -> int:
         """Return how many messages the channels still hold."""
         return sum(
-            channel.depth + channel.in_flight_count + channel.deferred_count
+            channel.depth + channel.consumers.in_flight_count + channel.deferred_count
             for topic in self._broker.topics.values()
             for channel in topic.channels.values()
         ) + sum(topic.depth for topic in self._broker.topics.values() if topic.channels)

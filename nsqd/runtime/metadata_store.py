@@ -51,6 +51,16 @@ class MetadataStore:
         while self._task is not None:
             await asyncio.wait([self._task])
 
+    def save(self) -> None:
+        """Write nsqd.dat here and now; blocks, so only before nsqd serves and after.
+
+        Raises:
+            OSError: the old file is still there.
+        """
+        path = self._data_path / metadata.FILE_NAME
+        logger.info("NSQ: persisting topic/channel metadata to %s", path)
+        metadata.save(self._data_path, self._encode())
+
     async def close(self) -> None:
         """Wait for the write under way, and try no other."""
         self._closing.set()
@@ -61,9 +71,8 @@ class MetadataStore:
         try:
             while self._is_dirty and not self._closing.is_set():
                 self._is_dirty = False
-                text = metadata.encode(self._broker.records(), nsqd.PROTOCOL_VERSION)
                 try:
-                    await asyncio.to_thread(metadata.save, self._data_path, text)
+                    await asyncio.to_thread(metadata.save, self._data_path, self._encode())
                 except OSError as error:
                     self.refused(error)
                     await self._pause()
@@ -71,6 +80,9 @@ class MetadataStore:
                     self._broker.disk_health.repeated(METADATA, None)
         finally:
             self._task = None
+
+    def _encode(self) -> bytes:
+        return metadata.encode(self._broker.records(), nsqd.PROTOCOL_VERSION)
 
     def refused(self, error: OSError) -> None:
         """Have nsqd.dat written again, as the disk has just refused it."""

@@ -26,7 +26,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 import nsqd
-from nsqd.broker.histogram import Histogram
+from nsqd.broker.durations import Histogram
 from nsqd.broker.limits.losses import DropReason
 from nsqd.broker.queue.backend import DiskBackend
 from nsqd.broker.queue.message_queue import MessageQueue

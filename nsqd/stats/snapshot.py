@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from nsqd.broker.archive.archive import ArchiveStats
 from nsqd.broker.channel import Channel
 from nsqd.broker.consumer import Consumer, Locality
-from nsqd.broker.histogram import Histogram
+from nsqd.broker.durations import Histogram, LatencyQuantiles
 from nsqd.broker.limits.losses import Losses
-from nsqd.broker.quantiles import LatencyQuantiles
 from nsqd.broker.topic import Topic
 from nsqd.config.limits import NO_LIMITS, Limits
 
@@ -104,7 +103,7 @@ def _read_channel(channel: Channel, now: float) -> ChannelStats:
         is_ephemeral=channel.is_ephemeral,
         depth=channel.depth,
         backend_depth=channel.backend_depth,
-        in_flight_count=channel.in_flight_count,
+        in_flight_count=channel.consumers.in_flight_count,
         deferred_count=channel.deferred_count,
         message_count=channel.message_count,
         zone_local_count=counts[Locality.ZONE],

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from nsqd.broker.channel import FINISH_TIME_BOUNDS_S
-from nsqd.broker.histogram import Histogram
+from nsqd.broker.durations import Histogram
 from nsqd.broker.limits.losses import DropReason, Losses
 from nsqd.stats.clients import ClientStats
 from nsqd.stats.snapshot import NO_LATENCIES, ChannelStats, TopicStats

@@ -7,12 +7,13 @@ loses its oldest messages rather than have publishes refused for everybody.
 
 import logging
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Protocol
 
 from nsqd.broker.channel import Channel
 from nsqd.broker.errors import DepthLimitError
+from nsqd.broker.hand_over import HandOver
 from nsqd.broker.limits.losses import Losses
 from nsqd.broker.limits.queue_bounds import MAX_MESSAGES_PER_TURN, RETRY_S, QueueBounds, Rules
 from nsqd.broker.queue.batch import RECORD_OVERHEAD_BYTES
@@ -32,14 +33,8 @@ class BoundedTopic(Protocol):
     name: str
     channels: dict[str, Channel]
     losses: Losses
-
-    @property
-    def queue(self) -> MessageQueue:
-        """What no channel has taken yet."""
-
-    @property
-    def copied(self) -> Collection[Channel]:
-        """The channels that have the front of that queue already, while others have not."""
+    queue: MessageQueue
+    hand_over: HandOver
 
 
 class TopicBounds:
@@ -50,7 +45,7 @@ class TopicBounds:
         self._name = topic.name
         self._queue = topic.queue
         self._channels = topic.channels
-        self._copied = topic.copied
+        self._hand_over = topic.hand_over
         self._losses = topic.losses
         self._rules = rules
         self.limits = rules.limits
@@ -166,7 +161,7 @@ class TopicBounds:
             return
         is_done = True
         try:
-            if self._drops_oldest and not self._copied:
+            if self._drops_oldest and not self._hand_over.is_partial:
                 is_done = self._own.trim(0, 0)
             for channel in self._channels.values():
                 if channel.bounds is not None and (self._drops_oldest or channel.is_ephemeral):
@@ -199,7 +194,7 @@ class TopicBounds:
         self._sweep_at(max(next_look, now + MIN_SWEEP_S))
 
     def _all(self) -> Iterator[QueueBounds]:
-        if not self._copied:
+        if not self._hand_over.is_partial:
             yield self._own
         for channel in self._channels.values():
             if channel.bounds is not None:

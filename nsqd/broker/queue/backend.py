@@ -17,7 +17,7 @@ from typing import Protocol
 
 from diskqueue import DiskQueue, layout
 from diskqueue.envelope import HEADER_BYTES
-from nsqd.broker.histogram import Histogram
+from nsqd.broker.durations import Histogram
 from nsqd.broker.queue.batch import MixedBatch
 from nsqd.broker.queue.due_log import DueLog
 from nsqd.broker.queue.piece import Origin, Piece

@@ -26,7 +26,7 @@ from math import inf
 from typing import Protocol
 
 from diskqueue import SyncJob
-from nsqd.broker.histogram import Histogram
+from nsqd.broker.durations import Histogram
 from nsqd.broker.queue.receipt import Receipt
 from nsqd.broker.scheduler import Scheduler, Timer
 

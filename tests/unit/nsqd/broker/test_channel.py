@@ -1,18 +1,17 @@
-"""Who is given which messages: RDY, fair shares, holds, pauses, localities, sampling."""
+"""Who is given which messages: RDY, fair shares, pauses, sampling."""
 
 import random
 
 import pytest
 
-from nsqd.broker.channel import (
-    HOLD_MAX_COUNT,
-    HOLD_S,
-    MAX_BYTES_PER_WRITE,
+from nsqd.broker.channel import MAX_BYTES_PER_WRITE
+from nsqd.broker.consumer import Consumer
+from nsqd.broker.errors import ClosedError, ConsumerLimitError
+from nsqd.broker.ready_line import (
+    LINGER_S,
     MAX_MESSAGES_PER_TURN,
     MAX_MESSAGES_PER_WRITE,
 )
-from nsqd.broker.consumer import Consumer, Locality
-from nsqd.broker.errors import ClosedError, ConsumerLimitError
 from tests.support.channel_rig import ChannelRig
 from tests.support.recording_sink import RecordingSink
 
@@ -55,11 +54,11 @@ def test_rdy_is_a_level_and_is_not_used_up() -> None:
     assert client.bodies == numbers(3)
 
     client.finish(ids[1])
-    rig.advance(HOLD_S)
+    rig.advance(LINGER_S)
     assert client.bodies == numbers(4)
 
     client.finish(ids[0], ids[2])
-    rig.advance(HOLD_S)
+    rig.advance(LINGER_S)
     assert client.bodies == numbers(6)
     assert client.in_flight_count == 3
     assert client.consumer.ready_count == 3
@@ -75,11 +74,11 @@ def test_lowering_rdy_recalls_nothing_and_stops_until_in_flight_is_below() -> No
     assert client.in_flight_count == 5
 
     client.finish(*ids[:3])
-    rig.advance(HOLD_S)
+    rig.advance(LINGER_S)
     assert len(client.bodies) == 5
 
     client.finish(ids[3])
-    rig.advance(HOLD_S)
+    rig.advance(LINGER_S)
     assert len(client.bodies) == 6
 
     client.ready(0)
@@ -246,121 +245,6 @@ def test_puts_of_one_turn_are_delivered_in_one_write() -> None:
     assert len(client.sink.writes) == 1
 
 
-def test_a_full_consumer_is_held_until_a_quarter_is_free() -> None:
-    rig = ChannelRig()
-    client = rig.client(ready=100)
-    ids = rig.put(*numbers(200))
-    assert len(client.bodies) == 100
-
-    client.finish(*ids[:24])
-    rig.settle()
-    assert len(client.bodies) == 100
-
-    client.finish(ids[24])
-    rig.settle()
-    assert len(client.bodies) == 125
-
-
-def test_a_hold_lasts_a_millisecond_at_most() -> None:
-    rig = ChannelRig()
-    client = rig.client(ready=100)
-    ids = rig.put(*numbers(200))
-
-    client.finish(ids[0])
-    rig.advance(HOLD_S * 0.9)
-    assert len(client.bodies) == 100
-    client.finish(ids[1])
-    rig.advance(HOLD_S * 0.1)
-
-    assert len(client.bodies) == 102
-    assert HOLD_S == 0.001
-
-
-def test_a_consumer_held_later_is_not_held_longer() -> None:
-    rig = ChannelRig()
-    clients = [rig.client(ready=100) for _ in range(2)]
-    rig.put(*numbers(300))
-
-    clients[0].finish(clients[0].sink.ids[0])
-    rig.advance(HOLD_S * 0.5)
-    clients[1].finish(clients[1].sink.ids[0])
-    rig.advance(HOLD_S)
-
-    assert [len(client.bodies) for client in clients] == [101, 101]
-
-
-@pytest.mark.parametrize("ready", [1, 2, 4, 7])
-def test_a_consumer_with_a_small_rdy_is_never_held(ready: int) -> None:
-    # W-115
-    rig = ChannelRig()
-    client = rig.client(ready=ready)
-    ids = rig.put(*numbers(20))
-
-    client.finish(ids[0])
-    rig.settle()
-
-    assert len(client.bodies) == ready + 1
-
-
-def test_a_consumer_with_nothing_in_flight_is_never_held() -> None:
-    rig = ChannelRig()
-    client = rig.client(ready=2500)
-    ids = rig.put(*numbers(2500))
-    client.finish(*ids)
-
-    rig.put(b"next")
-
-    assert client.bodies[-1] == b"next"
-
-
-def test_the_free_share_that_ends_a_hold_is_bounded() -> None:
-    rig = ChannelRig()
-    client = rig.client(ready=2500)
-    ids = rig.put(*numbers(2600))
-
-    client.finish(*ids[:HOLD_MAX_COUNT])
-    rig.settle()
-
-    assert len(client.bodies) == 2600
-
-
-def test_a_consumer_that_was_not_full_is_not_held() -> None:
-    rig = ChannelRig()
-    client = rig.client(ready=100)
-    ids = rig.put(*numbers(99))
-    client.finish(ids[0])
-
-    rig.put(b"x", b"y")
-    rig.settle()
-
-    assert len(client.bodies) == 101
-
-
-def test_rdy_ends_a_hold() -> None:
-    rig = ChannelRig()
-    client = rig.client(ready=100)
-    ids = rig.put(*numbers(200))
-    client.finish(ids[0])
-
-    client.ready(100)
-    rig.settle()
-
-    assert len(client.bodies) == 101
-
-
-def test_a_consumer_that_leaves_while_it_is_held_gets_nothing() -> None:
-    rig = ChannelRig()
-    client = rig.client(ready=100)
-    ids = rig.put(*numbers(200))
-    client.finish(ids[0])
-
-    client.leave()
-    rig.advance(1)
-
-    assert len(client.bodies) == 100
-    assert rig.channel.depth == 100
-
-
 def test_a_paused_channel_delivers_nothing_and_takes_everything() -> None:
     # Q-7
     rig = ChannelRig()
@@ -394,39 +278,6 @@ def test_timeouts_go_on_while_paused() -> None:
     assert rig.channel.depth == 1
 
 
-def test_near_consumers_get_everything_as_long_as_they_can_take_it() -> None:
-    # W-136
-    rig = ChannelRig()
-    everywhere = rig.client(ready=10, locality=Locality.GLOBAL)
-    region = rig.client(ready=4, locality=Locality.REGION)
-    zone = rig.client(ready=3, locality=Locality.ZONE)
-
-    rig.put(*numbers(3))
-    assert zone.bodies == numbers(3)
-    assert region.bodies == everywhere.bodies == []
-
-    rig.put(*numbers(6, start=3))
-    assert len(region.bodies) == 4
-    assert len(everywhere.bodies) == 2
-
-    zone.finish(*zone.sink.ids)
-    rig.put(b"more")
-    assert zone.bodies[-1] == b"more"
-    assert rig.channel.locality_counts == [4, 4, 2]
-
-
-def test_two_near_consumers_share_before_far_ones_get_any() -> None:
-    # W-136
-    rig = ChannelRig()
-    far = rig.client(ready=100)
-    near = [rig.client(ready=100, locality=Locality.ZONE) for _ in range(2)]
-
-    rig.put(*numbers(50))
-
-    assert [len(client.bodies) for client in near] == [25, 25]
-    assert far.bodies == []
-
-
 def test_sampling_drops_the_rest_for_the_whole_channel(monkeypatch: pytest.MonkeyPatch) -> None:
     # W-105: what is drawn is dropped if it is greater than the rate
     draws = iter([0, 10, 11, 99, 5, 50])
@@ -453,7 +304,7 @@ def test_a_consumer_that_samples_everything_away_takes_everything(
 
     assert client.bodies == []
     assert rig.channel.depth == 0
-    assert rig.channel.in_flight_count == 0
+    assert rig.channel.consumers.in_flight_count == 0
 
 
 def test_the_highest_sample_rate_delivers_everything() -> None:

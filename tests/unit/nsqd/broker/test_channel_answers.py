@@ -2,9 +2,10 @@
 
 import pytest
 
-from nsqd.broker.channel import HOLD_S, NOT_IN_FLIGHT, NOT_OWNER
+from nsqd.broker.consumer import NOT_IN_FLIGHT, NOT_OWNER
 from nsqd.broker.errors import NotInFlightError
 from nsqd.broker.queue.batch import Message, MixedBatch
+from nsqd.broker.ready_line import LINGER_S
 from tests.support.channel_rig import ChannelRig
 from tests.support.recording_sink import Delivery
 
@@ -44,7 +45,7 @@ def test_finishing_an_unknown_message_fails_alone() -> None:
 
     assert failed == [(UNKNOWN, NOT_IN_FLIGHT), (ids[1], NOT_IN_FLIGHT)]
     assert client.consumer.finish_count == 2
-    assert rig.channel.in_flight_count == 0
+    assert rig.channel.consumers.in_flight_count == 0
     assert NOT_IN_FLIGHT == "ID not in flight"
 
 
@@ -143,7 +144,7 @@ def test_requeue_with_delay_defers() -> None:
 
     client.requeue(ids[0], 0.5)
     assert rig.channel.deferred_count == 1
-    assert rig.channel.depth == rig.channel.in_flight_count == 0
+    assert rig.channel.depth == rig.channel.consumers.in_flight_count == 0
     assert client.finish(*ids) == [(ids[0], NOT_IN_FLIGHT)]
 
     rig.advance(0.499)
@@ -274,17 +275,17 @@ def test_what_a_departed_client_held_waits_for_its_deadlines() -> None:
     rig.put(b"c")
     gone.leave()
     other = rig.client(ready=10)
-    assert rig.channel.in_flight_count == 3
+    assert rig.channel.consumers.in_flight_count == 3
 
     rig.advance(49.999)
     assert other.bodies == []
     rig.advance(0.001)
     assert attempts_of(other.take()) == [(b"a", 2), (b"b", 2)]
-    assert rig.channel.in_flight_count == 3
+    assert rig.channel.consumers.in_flight_count == 3
     rig.advance(10)
     assert attempts_of(other.take()) == [(b"c", 2)]
     assert rig.channel.timeout_count == 3
-    assert rig.channel.in_flight_count == 3
+    assert rig.channel.consumers.in_flight_count == 3
 
 
 def test_leaving_twice_is_leaving_once() -> None:
@@ -294,7 +295,7 @@ def test_leaving_twice_is_leaving_once() -> None:
     client.leave()
     client.leave()
 
-    assert rig.channel.in_flight_count == 1
+    assert rig.channel.consumers.in_flight_count == 1
     assert not rig.channel.consumers
 
 
@@ -307,13 +308,13 @@ def test_twins_are_both_delivered_finished_and_requeued() -> None:
     rig.channel.put(stored((twin_id, b"three")))
     rig.settle()
     assert client.bodies == [b"one", b"two", b"three"]
-    assert rig.channel.in_flight_count == 3
+    assert rig.channel.consumers.in_flight_count == 3
 
     client.requeue(twin_id)
     rig.settle()
     assert client.bodies[3:] == [b"one"]
     assert client.finish(twin_id, twin_id, twin_id, twin_id) == [(twin_id, NOT_IN_FLIGHT)]
-    assert rig.channel.in_flight_count == 0
+    assert rig.channel.consumers.in_flight_count == 0
     assert rig.channel.finish_count == 3
 
 
@@ -370,7 +371,12 @@ def test_empty_drops_what_waits_is_in_flight_or_deferred() -> None:
 
     rig.channel.empty()
 
-    assert rig.channel.depth == rig.channel.in_flight_count == rig.channel.deferred_count == 0
+    assert (
+        rig.channel.depth
+        == rig.channel.consumers.in_flight_count
+        == rig.channel.deferred_count
+        == 0
+    )
     assert client.in_flight_count == 0
     assert client.finish(ids[0]) == [(ids[0], NOT_IN_FLIGHT)]
     assert rig.channel.message_count == 4
@@ -401,7 +407,7 @@ def test_delete_closes_the_connections_and_drops_everything() -> None:
 
     assert all(client.sink.is_closed for client in clients)
     assert rig.channel.is_closed
-    assert rig.channel.in_flight_count == 0
+    assert rig.channel.consumers.in_flight_count == 0
     rig.advance(120)
     assert len(clients[0].bodies) == 1
     for client in clients:
@@ -445,12 +451,12 @@ def test_the_gauges_and_counters_tell_where_every_message_is() -> None:
     rig.put(b"later", delay_s=99.0)
     client.finish(ids[0])
     client.requeue(ids[1], 99.0)
-    rig.advance(HOLD_S)
+    rig.advance(LINGER_S)
 
     channel = rig.channel
     assert channel.message_count == 7
     assert (channel.depth, channel.backend_depth) == (1, 0)
-    assert channel.in_flight_count == client.in_flight_count == 3
+    assert channel.consumers.in_flight_count == client.in_flight_count == 3
     assert channel.deferred_count == 2
     assert (channel.finish_count, channel.requeue_count, channel.timeout_count) == (1, 1, 0)
     consumer = client.consumer

@@ -14,9 +14,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from nsqd.broker.channel import HOLD_S, NOT_IN_FLIGHT, NOT_OWNER
-from nsqd.broker.consumer import Locality
+from nsqd.broker.consumer import NOT_IN_FLIGHT, NOT_OWNER, Locality
 from nsqd.broker.errors import NotInFlightError
+from nsqd.broker.ready_line import LINGER_S
 from tests.support.channel_rig import ChannelRig, Client
 from tests.support.fake_scheduler import FakeScheduler
 
@@ -129,7 +129,7 @@ class ChannelModel(RuleBasedStateMachine):
 
     def _settle(self, seconds: float = 0.0) -> None:
         """Let the channel do what it has to, longer than it may hold a consumer back."""
-        self.rig.advance(seconds + HOLD_S * 1.5)
+        self.rig.advance(seconds + LINGER_S * 1.5)
         self._let_time_pass()
 
     # --- what clients and publishers do
@@ -297,7 +297,7 @@ class ChannelModel(RuleBasedStateMachine):
         in_flight_count = sum(len(model.in_flight) for model in everyone)
         assert channel.depth == len(self.waiting)
         assert channel.deferred_count == len(self.deferred)
-        assert channel.in_flight_count == in_flight_count
+        assert channel.consumers.in_flight_count == in_flight_count
         assert len(self.waiting) + len(self.deferred) + in_flight_count == len(self.attempts)
         assert channel.backend_depth <= channel.depth
         assert len(channel.consumers) == len(self.clients)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nsqd.broker.quantiles import LatencyQuantiles
+from nsqd.broker.durations import LatencyQuantiles
 from tests.support.broker_rig import BrokerRig
 
 HOUR_NS = 3600 * 10**9

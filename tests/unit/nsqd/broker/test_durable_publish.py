@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nsqd.broker.archive.archive import ArchiveKeeper
-from nsqd.broker.archive.log import Retention
+from nsqd.broker.archive.keeper import ArchiveKeeper
+from nsqd.broker.archive.retention import Retention
 from nsqd.broker.broker import Broker, BrokerSettings
 from nsqd.broker.channel import ChannelSettings
 from nsqd.broker.queue.ids import SEQUENCE_COUNT, MessageIdFactory

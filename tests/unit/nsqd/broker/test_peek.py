@@ -158,12 +158,22 @@ def test_nothing_happens_to_what_is_shown(tmp_path: Path) -> None:
     rig.put(*[b"%d" % number for number in range(50)])
     rig.put(b"later", delay_s=5.0)
     channel = rig.channel
-    before = (channel.depth, channel.backend_depth, channel.in_flight_count, channel.deferred_count)
+    before = (
+        channel.depth,
+        channel.backend_depth,
+        channel.consumers.in_flight_count,
+        channel.deferred_count,
+    )
     first = peek_channel(channel, 100, ALL)
 
     assert peek_channel(channel, 100, ALL) == first
 
-    after = (channel.depth, channel.backend_depth, channel.in_flight_count, channel.deferred_count)
+    after = (
+        channel.depth,
+        channel.backend_depth,
+        channel.consumers.in_flight_count,
+        channel.deferred_count,
+    )
     assert after == before == (48, 45, 2, 1)
     client.ready(100)
     rig.settle()

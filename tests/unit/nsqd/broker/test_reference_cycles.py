@@ -125,10 +125,10 @@ def test_what_a_departed_consumer_holds_does_not_hold_its_connection() -> None:
     rig.settle()
     del connection
     assert reference() is None
-    assert rig.channel.in_flight_count == 1
+    assert rig.channel.consumers.in_flight_count == 1
 
     rig.advance(60)
-    assert rig.channel.in_flight_count == 0
+    assert rig.channel.consumers.in_flight_count == 0
     assert consumer() is None
 
 

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from nsqd.broker.errors import ClosedError, DrainingError
+from nsqd.broker.hand_over import MAX_MESSAGES_PER_TURN
 from nsqd.broker.queue.ids import SEQUENCE_COUNT
-from nsqd.broker.topic import MAX_MESSAGES_PER_TURN, RETRY_S, Topic, TopicState
+from nsqd.broker.topic import RETRY_S, Topic, TopicState
 from tests.support.broker_rig import BrokerRig
 
 
@@ -335,6 +336,32 @@ def test_a_copy_that_fails_is_tried_again_and_doubles_nothing(
     assert rig.topic().depth == 0
     assert good.bodies == numbers(9)
     assert rig.client("full").bodies == numbers(9)
+
+
+def test_emptying_a_topic_ends_a_copy_that_one_channel_has_and_another_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = BrokerRig(tmp_path, mem_queue_size=1)
+    rig.channel("good#ephemeral")
+    full = rig.channel("full")
+    rig.publish(b"fills the memory")
+    rig.topic().pause()
+    rig.publish(b"emptied")
+    good = rig.client("good#ephemeral")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", _refuse)
+        rig.topic().unpause()
+        rig.settle()
+    assert good.bodies == [b"fills the memory", b"emptied"]
+
+    rig.topic().empty()
+    rig.topic().pause()
+    rig.publish(b"next")
+    rig.topic().unpause()
+    rig.advance(RETRY_S)
+
+    assert good.bodies == [b"fills the memory", b"emptied", b"next"]
+    assert full.depth == 2
 
 
 def test_publishes_during_a_failure_cause_no_storm_of_retries(

@@ -107,13 +107,13 @@ class BoundsModel(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([1.0, 10.0]))
     def wait_while_dead_letters_are_refused(self, seconds: float) -> None:
-        self.rig.topic("t.dead").takes_messages = False
+        self.rig.topic("t.dead").accepts_messages = False
         self.wait(seconds)
         for delivery in self.in_hand[:2]:
             self.client.requeue(delivery.message_id)
         del self.in_hand[:2]
         self.rig.settle()
-        self.rig.topic("t.dead").takes_messages = True
+        self.rig.topic("t.dead").accepts_messages = True
 
     @rule(limits=LIMITS)
     def change_limits(self, limits: Limits) -> None:
@@ -156,7 +156,9 @@ class BoundsModel(RuleBasedStateMachine):
         limbo_count = 0 if channel.bounds is None else channel.bounds.limbo_count
         if topic.bounds is not None:
             limbo_count += topic.bounds.limbo_count
-        here = topic.depth + channel.depth + channel.deferred_count + channel.in_flight_count
+        here = (
+            topic.depth + channel.depth + channel.deferred_count + channel.consumers.in_flight_count
+        )
         losses = [topic.losses, channel.losses]
         gone = sum(each.dropped_count + each.dead_lettered_count for each in losses)
         before = self.dropped_before + self.buried_before
@@ -170,7 +172,7 @@ class BoundsModel(RuleBasedStateMachine):
         waiting = peek_channel(channel, EVERYTHING, {Place.MEMORY, Place.DISK})
         size_bytes = sum(len(message.body) + RECORD_OVERHEAD_BYTES for message in waiting)
         assert channel.queue.waiting_bytes == size_bytes
-        kept_back = [message for _, message in channel.iter_deferred()]
+        kept_back = [message for _, message in channel.deferred]
         size_bytes = sum(len(message[3]) + RECORD_OVERHEAD_BYTES for message in kept_back)
         assert channel.deferred.size_bytes == size_bytes
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from diskqueue import QueueClosedError
-from nsqd.broker.histogram import Histogram
+from nsqd.broker.durations import Histogram
 from nsqd.broker.queue.backend import DiskBackend, NullBackend
 from nsqd.broker.queue.batch import MixedBatch
 from tests.support.channel_rig import disk_settings

@@ -118,7 +118,7 @@ def test_what_has_been_read_and_not_delivered_is_counted_as_deferred(tmp_path: P
     assert (channel.depth, channel.deferred_count) == (10, 2)
     rig.client("a", ready=1)
 
-    assert (channel.depth, channel.deferred_count, channel.in_flight_count) == (9, 2, 1)
+    assert (channel.depth, channel.deferred_count, channel.consumers.in_flight_count) == (9, 2, 1)
 
 
 @pytest.mark.parametrize("has_clean_stop", [False, True])

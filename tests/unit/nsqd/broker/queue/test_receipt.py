@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nsqd.broker.histogram import Histogram
+from nsqd.broker.durations import Histogram
 from nsqd.broker.queue.backend import DiskBackend
 from nsqd.broker.queue.batch import MixedBatch
 from nsqd.broker.queue.receipt import Receipt, Receipts

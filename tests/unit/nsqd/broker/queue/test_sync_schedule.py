@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from diskqueue import SyncJob
-from nsqd.broker.histogram import Histogram
+from nsqd.broker.durations import Histogram
 from nsqd.broker.queue.receipt import Receipt
 from nsqd.broker.queue.sync_schedule import (
     PROMPT_METADATA_S,

@@ -1,18 +1,21 @@
-"""End-to-end latencies: quantiles of what was finished in the last while, in bounded memory.
+"""Durations: how long things took, in bounded memory.
 
-A sketch holds levels of values. A value of level h stands for 2**h latencies. When a level is full
-it is sorted, and of its smaller values every second one moves up, to stand for itself and for its
+`Histogram` counts durations between fixed bounds since the start: those of FINs and of syncs.
+
+`LatencyQuantiles` tells quantiles of the latencies, from publish to FIN, in a window of time. A
+sketch holds levels of values. A value of level h stands for 2**h latencies. When a level is full it
+is sorted, and of its smaller values every second one moves up, to stand for itself and for its
 neighbour; the offset alternates, so that the errors cancel. Its greatest values stay, because high
-quantiles are what people ask for: the maximum is always exact. Up to `LEVEL_CAPACITY` latencies
-nothing is lost at all.
-
-Two sketches cover half a window each; when the current one has had its time, the older is dropped.
+quantiles are asked for most: the maximum is always exact. Up to `LEVEL_CAPACITY` latencies all
+quantiles are exact. Two sketches cover half a window each; when the current one has had its time,
+the older is dropped.
 """
 
 from array import array
-from bisect import bisect_right
-from collections.abc import Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain, repeat
+from operator import add
 
 LEVEL_CAPACITY = 600
 # The more a full level gives away at a time, the less often it is sorted. At 450 of 600 a latency
@@ -23,8 +26,40 @@ _KEPT = LEVEL_CAPACITY // 4
 Result = tuple[int, list[tuple[float, int]]]
 
 
+class Histogram:
+    """Counts of values by upper bound, as Prometheus has them, with their sum."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        """Args: bounds: ascending; a value equal to a bound counts below it."""
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)  # the last is of values beyond all bounds
+        self.total = 0.0
+
+    def observe(self, value: float, count: int = 1) -> None:
+        """Count a value, `count` times."""
+        self.counts[bisect_left(self.bounds, value)] += count
+        self.total += value * count
+
+    def merge(self, other: "Histogram") -> None:
+        """Add the values of another histogram, which has the same bounds."""
+        assert self.bounds == other.bounds
+        self.counts = list(map(add, self.counts, other.counts))
+        self.total += other.total
+
+    @property
+    def count(self) -> int:
+        """How many values there were."""
+        return sum(self.counts)
+
+    def cumulative(self) -> list[int]:
+        """Return, for each bound, how many values there were up to it; then how many in all."""
+        return list(accumulate(self.counts))
+
+
 class LatencyQuantiles:
-    """The latencies of one channel; what a topic shows is `merge` of its channels'."""
+    """The latencies of one channel; a topic shows `merge` of those of its channels."""
 
     __slots__ = ("_current", "_current_since", "_half_window_s", "_older", "quantiles")
 
@@ -35,7 +70,7 @@ class LatencyQuantiles:
             quantiles: those to report, each above 0 and up to 1, in the order of the report.
             window_s: how long a latency counts at most; at least it counts for half of that.
         """
-        assert window_s > 0, "a window without width holds nothing"
+        assert window_s > 0, "a window without width has no latencies"
         self.quantiles = quantiles
         self._half_window_s = window_s / 2
         self._older = _Sketch()

@@ -1,4 +1,4 @@
-"""ArchiveLog: bounds by bytes and by time, whole segments, and files that other tools can read."""
+"""RetainedLog: bounds by bytes and by time, whole segments, and files that other tools can read."""
 
 import errno
 import os
@@ -9,7 +9,7 @@ import pytest
 
 from diskqueue import DiskQueue, envelope, layout
 from diskqueue.__main__ import main as diskqueue_main
-from nsqd.broker.archive.log import MIN_SEGMENT_BYTES, ArchiveLog, Chunk, Retention
+from nsqd.broker.archive.retention import MIN_SEGMENT_BYTES, Chunk, RetainedLog, Retention
 from nsqd.broker.queue.batch import Batch
 
 NAME = "t"
@@ -29,8 +29,8 @@ def make_chunk(number: int, *, now_ns: int = START_NS) -> Chunk:
 
 def open_log(
     path: Path, *, max_bytes: int = 0, max_age_s: float = 0.0, max_bytes_per_file: int = 2**20
-) -> ArchiveLog:
-    return ArchiveLog(
+) -> RetainedLog:
+    return RetainedLog(
         str(path / "archive"),
         NAME,
         Retention(max_bytes, max_age_s),
@@ -40,7 +40,7 @@ def open_log(
 
 
 def write(
-    log: ArchiveLog, numbers: Sequence[int], *, now_ns: int = START_NS, deletes: bool = True
+    log: RetainedLog, numbers: Sequence[int], *, now_ns: int = START_NS, deletes: bool = True
 ) -> None:
     for number in numbers:
         assert log.append([make_chunk(number, now_ns=now_ns)], now_ns) == 1
@@ -48,7 +48,7 @@ def write(
             log.delete_dropped()
 
 
-def find_expiry(log: ArchiveLog) -> int | None:
+def find_expiry(log: RetainedLog) -> int | None:
     return log.expires_ns
 
 
@@ -261,6 +261,68 @@ def test_counts_stay_exact_when_earlier_segments_go(tmp_path: Path) -> None:
         assert metadata.depth == len(numbers)
 
 
+def test_all_blocks_of_an_earlier_segment_are_surveyed(tmp_path: Path) -> None:
+    """A segment is read in blocks of 1 MiB: the count is of all, the age of the last record."""
+    count = 2**21 // RECORD_BYTES + 3
+    log = open_log(tmp_path, max_age_s=800.0, max_bytes_per_file=2**30)
+    for number in range(count):
+        write(log, [number], now_ns=START_NS + number)
+    log.close()
+    os.utime(tmp_path / "archive" / "t.diskqueue.000000.dat", ns=(START_NS, START_NS))
+
+    log = open_log(tmp_path, max_age_s=800.0, max_bytes_per_file=2**30)
+    write(log, [count], now_ns=START_NS + 799 * SECOND_NS)
+    expiry_ns = START_NS + count - 1 + 800 * SECOND_NS
+
+    assert not log.trim(expiry_ns)
+    assert find_expiry(log) == expiry_ns
+    assert log.trim(expiry_ns + 1)
+    assert (log.record_count, log.size_bytes) == (1, RECORD_BYTES)
+    log.close()
+    assert read_numbers(tmp_path) == [count]
+
+
+def test_a_damaged_segment_of_an_earlier_process_is_as_old_as_its_file(tmp_path: Path) -> None:
+    log = open_log(tmp_path, max_age_s=80.0)
+    write(log, range(4))
+    log.close()
+    path = tmp_path / "archive" / "t.diskqueue.000000.dat"
+    with path.open("r+b") as file:
+        file.seek(2 * RECORD_BYTES)
+        file.write(b"\xff\xff\xff\xff")
+    os.utime(path, ns=(START_NS, START_NS + 5 * SECOND_NS))
+
+    log = open_log(tmp_path, max_age_s=80.0)
+
+    assert not log.trim(START_NS + 85 * SECOND_NS)
+    assert log.trim(START_NS + 85 * SECOND_NS + 1)
+    assert log.record_count == 2, "of the four that the metadata counts, two can be read"
+    log.close()
+    assert files_of(tmp_path).segments == {}
+
+
+def test_a_segment_of_an_earlier_process_counts_from_the_read_position(tmp_path: Path) -> None:
+    log = open_log(tmp_path, max_age_s=800.0)
+    for number in range(3):
+        write(log, [number], now_ns=START_NS + number)
+    log.close()
+    metadata = layout.Metadata(2, 0, RECORD_BYTES, 0, 3 * RECORD_BYTES)
+    layout.write_atomically(
+        layout.metadata_path(str(tmp_path / "archive"), NAME), layout.format_metadata(metadata)
+    )
+
+    log = open_log(tmp_path, max_age_s=800.0)
+
+    assert (log.oldest_ns, log.record_count) == (START_NS + 1, 2)
+    write(log, [3], now_ns=START_NS + 200 * SECOND_NS)
+    os.utime(tmp_path / "archive" / "t.diskqueue.000000.dat", ns=(START_NS, START_NS))
+    log.close()
+    log = open_log(tmp_path, max_age_s=800.0)
+    assert log.trim(START_NS + 801 * SECOND_NS)
+    assert log.record_count == 1
+    log.close()
+
+
 def test_smaller_bounds_hold_at_once(tmp_path: Path) -> None:
     log = open_log(tmp_path, max_bytes=2**30, max_bytes_per_file=MIN_SEGMENT_BYTES)
     write(log, range(5 * PER_SEGMENT))
@@ -359,6 +421,61 @@ def test_what_is_deleted_during_a_sync_stays_deleted(tmp_path: Path) -> None:
     assert numbers == list(range(numbers[0], 5 * PER_SEGMENT))
     log.close()
     assert log.record_count == len(numbers)
+
+
+def test_what_is_deleted_during_its_fsync_is_no_failure(tmp_path: Path) -> None:
+    """More segments than the writer holds open are fsynced by their path, which may be gone."""
+    log = open_log(tmp_path, max_bytes=20 * MIN_SEGMENT_BYTES, max_bytes_per_file=RECORD_BYTES)
+    write(log, range(30))
+    sync = log.begin_sync()
+
+    write(log, range(30, 30 + 20 * PER_SEGMENT))
+    assert 0 not in files_of(tmp_path).segments
+    assert sync.run() is None
+    log.end_sync(sync, None)
+
+    log.close()
+    check(tmp_path)
+    numbers = read_numbers(tmp_path)
+    assert numbers == list(range(numbers[0], 30 + 20 * PER_SEGMENT))
+
+
+def test_a_file_that_is_missing_at_its_fsync_is_a_failure(tmp_path: Path) -> None:
+    log = open_log(tmp_path, max_bytes=2**30, max_bytes_per_file=RECORD_BYTES)
+    write(log, range(30))
+    missing = max(files_of(tmp_path).segments) - 5
+    (tmp_path / "archive" / f"t.diskqueue.{missing:06d}.dat").unlink()
+
+    with pytest.raises(FileNotFoundError):
+        log.sync()
+
+
+def test_records_of_a_failed_fsync_are_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel may have dropped them, and would call them clean the next time."""
+    log = open_log(tmp_path, max_bytes=2**30)
+    write(log, [0])
+    written: list[int] = []
+
+    def fail(fd: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    def count(fd: int, content: bytes, position: int) -> int:
+        written.append(len(content))
+        return pwrite(fd, content, position)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(OSError, match="Input/output"):
+            log.sync()
+    pwrite = os.pwrite
+    monkeypatch.setattr(os, "pwrite", count)
+    log.sync()
+
+    assert RECORD_BYTES in written
+    metadata = layout.read_metadata(str(tmp_path / "archive"), NAME)
+    assert metadata == layout.Metadata(1, 0, 0, 1, 0)
 
 
 def test_a_stray_segment_is_set_aside(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqd.broker.quantiles import LEVEL_CAPACITY, LatencyQuantiles
+from nsqd.broker.durations import LEVEL_CAPACITY, Histogram, LatencyQuantiles
 
 QUANTILES = (1.0, 0.999, 0.99, 0.95, 0.5, 0.25, 0.01)
 latencies = st.lists(st.integers(-(10**6), 10**15), max_size=80)
@@ -199,3 +199,29 @@ def test_merging_drops_what_is_too_old() -> None:
 
 def test_merging_nothing_reports_nothing() -> None:
     assert LatencyQuantiles.merge((), 0.0) == (0, [])
+
+
+def test_a_value_counts_below_the_first_bound_that_it_does_not_exceed() -> None:
+    histogram = Histogram((0.1, 1.0))
+
+    for value in (0.0, 0.1, 0.5, 1.0, 1.5):
+        histogram.observe(value)
+
+    assert histogram.counts == [2, 2, 1]
+    assert histogram.cumulative() == [2, 4, 5]
+    assert histogram.count == 5
+    assert histogram.total == 3.1
+
+
+def test_a_value_can_count_many_times() -> None:
+    histogram = Histogram((0.1, 1.0))
+
+    histogram.observe(0.5, 1000)
+
+    assert (histogram.cumulative(), histogram.total) == ([0, 1000, 1000], 500.0)
+
+
+def test_a_histogram_without_values_is_all_zero() -> None:
+    histogram = Histogram((0.1,))
+
+    assert (histogram.cumulative(), histogram.count, histogram.total) == ([0, 0], 0, 0.0)

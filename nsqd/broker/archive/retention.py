@@ -1,0 +1,422 @@
+"""RetainedLog: the files of one topic's history, appended to at one end and deleted at the other.
+
+On disk it is a queue of go-diskqueue that is never consumed, so every tool that reads queues reads
+it: the read position is the beginning of the oldest segment that is kept. Segments are deleted
+whole, so they are small: they end after an eighth of the bytes, or of the time, that is kept.
+
+    deleted | segment | segment | segment | segment being written |
+            ^ READ of the metadata                                ^ WRITE
+
+Writing, fsync and recovery are diskqueue's; the ages of the segments and the bounds are added here.
+Everything blocks, and the caller sees to it that one thread at a time is at work, but for
+`Sync.run`: that works on descriptors of its own while more is appended. A write that fails leaves
+no trace. A sync makes the records durable, then replaces the metadata, then deletes. After a crash
+`diskqueue.recovery` finds the records that were appended since, up to the last whole one.
+"""
+
+import contextlib
+import logging
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from struct import Struct
+
+from diskqueue import layout
+from diskqueue.errors import CorruptSegmentError
+from diskqueue.recovery import SegmentState, recover
+from diskqueue.segment import Limits, iter_blocks
+from diskqueue.sync_job import remove_queue
+from diskqueue.writer import FsyncTarget, Writer
+
+logger = logging.getLogger(__name__)
+
+# The history to keep is deleted in so many steps.
+SEGMENT_SHARE = 8
+# Smaller segments would be deleted, each with its fsyncs, more often than a disk can.
+MIN_SEGMENT_BYTES = 64 * 1024
+
+# Chunks that one call writes; the kernel takes 1024.
+_MAX_BUFFERS = 512
+_DIRECTORY_MODE = 0o700
+# The beginning of a record: its length, then the timestamp of its message.
+_record_start = Struct(">iq")
+_timestamp = Struct(">q")
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How much history a topic keeps. Zero is no bound; with no bound at all nothing is kept."""
+
+    max_bytes: int = 0
+    max_age_s: float = 0.0
+
+    @property
+    def is_on(self) -> bool:
+        """Whether any history is kept."""
+        return self.max_bytes > 0 or self.max_age_s > 0
+
+    def segment_bytes(self, max_bytes_per_file: int) -> int:
+        """Return how large a segment gets."""
+        if not self.max_bytes:
+            return max_bytes_per_file
+        return min(max_bytes_per_file, max(self.max_bytes // SEGMENT_SHARE, MIN_SEGMENT_BYTES))
+
+    @property
+    def max_age_ns(self) -> int:
+        """How old the newest record of a segment gets; 0 is no bound."""
+        return round(self.max_age_s * 1e9)
+
+
+NO_RETENTION = Retention()
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Records to append together; they stay in one segment."""
+
+    data: bytes
+    record_count: int
+    oldest_ns: int
+    newest_ns: int
+
+
+@dataclass(slots=True, eq=False)
+class _Segment:
+    """The age and the number of the records in one file."""
+
+    state: SegmentState
+    oldest_ns: int = 0
+    newest_ns: int = 0
+    record_count: int = 0
+    # False for a segment of an earlier process until its records are read: till then its newest
+    # time is that of the last change of the file, and only the records appended since are counted.
+    is_surveyed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """The part of a sync that takes long, and may run while more is appended."""
+
+    targets: list[FsyncTarget]
+    # Where the records that become durable end, and how many they are.
+    end: tuple[int, int]
+    record_count: int
+
+    def run(self) -> OSError | None:
+        """Make the records durable; return why they may not be."""
+        failure: OSError | None = None
+        for target in self.targets:
+            try:
+                target.fsync()
+            except OSError as error:
+                # A segment that was dropped since may have no file any more.
+                is_dropped = isinstance(error, FileNotFoundError) and not target.state.is_dirty
+                failure = failure or (None if is_dropped else error)
+            finally:
+                target.close()
+        return failure
+
+
+class RetainedLog:
+    """The history of one topic on disk, within its bounds after each `trim`."""
+
+    def __init__(
+        self,
+        directory: str,
+        name: str,
+        retention: Retention,
+        *,
+        max_bytes_per_file: int,
+        max_record_bytes: int,
+    ) -> None:
+        """Open the files that are there, or begin anew; make the directory if need be.
+
+        Raises:
+            OSError: the directory cannot be made, or a file cannot be read.
+        """
+        self._directory = directory
+        self._name = name
+        self._retention = retention
+        self._segment_bytes = retention.segment_bytes(max_bytes_per_file)
+        self._limits = Limits(max_record_bytes=max_record_bytes)
+        _ensure_directory(directory)
+        found = recover(directory, name, self._limits, logger, None)
+        self._read_pos = found.read_pos
+        self._writer = Writer(directory, name, found.write_segment, self._segment_bytes, logger)
+        self._segments = deque(self._adopt(found.read_segment))
+        # Segments beyond the bounds whose files are still there, oldest first.
+        self._dropped = deque(found.consumed)
+        self._durable_text = found.durable_text
+        # Appended since the metadata was last replaced by a sync.
+        self._is_unsynced = False
+        # Where the durable records end, and how many stand behind that place.
+        self._durable_end = self._end
+        self._unsynced_count = 0
+        # Figures that other threads look at.
+        self.size_bytes = sum(each.state.end for each in self._segments)
+        self.record_count = max(found.depth, 0)
+
+    @property
+    def segment_count(self) -> int:
+        """How many files hold history."""
+        return len(self._segments) - (not self._segments[-1].state.exists)
+
+    @property
+    def oldest_ns(self) -> int:
+        """When the oldest message that is kept was published; 0 if there is none."""
+        oldest = self._segments[0]
+        return oldest.oldest_ns if oldest.state.end else 0
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether a sync has anything to do."""
+        return self._is_unsynced or bool(self._dropped)
+
+    @property
+    def expires_ns(self) -> int | None:
+        """When the oldest segment is too old; None if it never is or there is none."""
+        oldest = self._segments[0]
+        if not self._retention.max_age_ns or not oldest.state.end:
+            return None
+        return oldest.newest_ns + self._retention.max_age_ns
+
+    @property
+    def _end(self) -> tuple[int, int]:
+        return self._writer.segment.number, self._writer.segment.end
+
+    def append(self, chunks: Sequence[Chunk], now_ns: int) -> int:
+        """Append the first chunks, as many as fit into a segment; return how many those are.
+
+        They are written in one call: a thread gets its turn rarely while the loop is busy.
+
+        Raises:
+            OSError: nothing was appended.
+        """
+        if self._wants_new_segment(chunks[0], now_ns):
+            self._begin_segment()
+        fitting = self._find_fitting(chunks)
+        segment = self._segments[-1]
+        is_first = not segment.state.end
+        self._writer.append_buffers([chunk.data for chunk in fitting])
+        self._is_unsynced = True
+        if is_first:
+            segment.oldest_ns = fitting[0].oldest_ns
+        segment.newest_ns = max(segment.newest_ns, *(chunk.newest_ns for chunk in fitting))
+        count = sum(chunk.record_count for chunk in fitting)
+        segment.record_count += count
+        self.record_count += count
+        self._unsynced_count += count
+        self.size_bytes += sum(len(chunk.data) for chunk in fitting)
+        return len(fitting)
+
+    def trim(self, now_ns: int) -> bool:
+        """Drop the segments that are beyond the bounds; return whether there were any.
+
+        Their files are deleted by `delete_dropped` or the next sync.
+
+        Raises:
+            OSError: a segment of an earlier process cannot be read.
+        """
+        has_dropped = False
+        while self._is_excess(now_ns):
+            self._drop_oldest()
+            has_dropped = True
+        return has_dropped
+
+    def begin_sync(self) -> Sync:
+        """Return the work that makes all appended records durable; `end_sync` takes it back.
+
+        Raises:
+            OSError: the process has no descriptors left.
+        """
+        return Sync(self._writer.fsync_targets(), self._end, self._unsynced_count)
+
+    def end_sync(self, sync: Sync, error: OSError | None) -> None:
+        """Note which records are durable now, and delete the files of dropped segments.
+
+        Raises:
+            OSError: the records may not be durable, or a file could not be deleted.
+        """
+        if error is not None:
+            # The kernel may have lost a part of the segment: no more is appended behind that.
+            self._begin_segment()
+            raise error
+        self._writer.note_durable(sync.targets)
+        self._durable_end = sync.end
+        self._unsynced_count -= sync.record_count
+        has_more = self._end != sync.end
+        if not has_more:
+            self._writer.close()  # most archives are written to now and then
+        self.delete_dropped()
+        self._is_unsynced = has_more
+
+    def sync(self) -> None:
+        """Make everything durable, and delete the files of dropped segments, in one go.
+
+        Raises:
+            OSError: the records may not be durable, or a file could not be deleted.
+        """
+        sync = self.begin_sync()
+        self.end_sync(sync, sync.run())
+
+    def delete_dropped(self) -> None:
+        """Delete the files of dropped segments without waiting for the newest to be durable.
+
+        The metadata says where the durable records end. After a crash the rest is found behind.
+
+        Raises:
+            OSError: a file could not be deleted, or the metadata not be replaced.
+        """
+        text = self._format_metadata()
+        is_unused = self._durable_text is None and not self.is_dirty and not self.size_bytes
+        if text != self._durable_text and not is_unused:
+            self._durable_text = None
+            layout.write_atomically(layout.metadata_path(self._directory, self._name), text)
+            self._durable_text = text
+        # Oldest first: what a crash leaves stands right before the read position, and is found.
+        while self._dropped:
+            layout.remove(self._writer.path_of(self._dropped[0]))
+            self._dropped.popleft()
+
+    def close(self) -> None:
+        """Make everything durable and close the files.
+
+        Raises:
+            OSError: the records may not be durable.
+        """
+        try:
+            self.sync()
+        finally:
+            self._writer.close()
+
+    def delete(self) -> None:
+        """Remove all files, the metadata that leads to them last.
+
+        Raises:
+            OSError: a file could not be removed.
+        """
+        self._writer.close()
+        states = [*self._dropped, *(each.state for each in self._segments)]
+        remove_queue(self._directory, self._name, states)
+        layout.fsync_directory(self._directory)
+
+    def abandon(self) -> None:
+        """Close the files as they are."""
+        self._writer.close()
+
+    def _format_metadata(self) -> bytes:
+        start = self._segments[0].state.number, self._read_pos
+        # If all durable records were dropped, the metadata says where history begins, no more.
+        end = max(self._durable_end, start)
+        count = self.record_count - self._unsynced_count if end > start else 0
+        return layout.format_metadata(layout.Metadata(max(count, 0), *start, *end))
+
+    # --- one segment after the other
+
+    def _wants_new_segment(self, chunk: Chunk, now_ns: int) -> bool:
+        segment = self._segments[-1]
+        if not segment.state.end:
+            return False
+        if segment.state.end + len(chunk.data) > self._segment_bytes:
+            return True
+        max_age_ns = self._retention.max_age_ns
+        return bool(max_age_ns) and now_ns - segment.oldest_ns > max_age_ns // SEGMENT_SHARE
+
+    def _find_fitting(self, chunks: Iterable[Chunk]) -> list[Chunk]:
+        """Return the chunks that fit into the segment being written, at least the first."""
+        fitting: list[Chunk] = []
+        size_bytes = self._segments[-1].state.end
+        for chunk in islice(chunks, _MAX_BUFFERS):
+            size_bytes += len(chunk.data)
+            if fitting and size_bytes > self._segment_bytes:
+                break
+            fitting.append(chunk)
+        return fitting
+
+    def _begin_segment(self) -> None:
+        """Complete the segment being written, unless it is empty."""
+        self._writer.start_new_segment()
+        if self._segments[-1].state is not self._writer.segment:
+            self._segments.append(_Segment(self._writer.segment))
+
+    # --- bounds
+
+    def _is_excess(self, now_ns: int) -> bool:
+        """Whether the oldest segment has to go."""
+        oldest, newest = self._segments[0], self._segments[-1]
+        if not oldest.state.end:
+            return False
+        max_bytes = self._retention.max_bytes
+        if max_bytes and oldest is not newest:
+            # Room for all of the segment being written, so that the bound holds until it is full.
+            room_bytes = max(self._segment_bytes - newest.state.end, 0)
+            if self.size_bytes + room_bytes > max_bytes:
+                return True
+        expires_ns = self.expires_ns
+        if expires_ns is None or now_ns <= expires_ns:
+            return False
+        if not oldest.is_surveyed:
+            self._survey(oldest)
+            return self._is_excess(now_ns)
+        return True
+
+    def _drop_oldest(self) -> None:
+        oldest = self._segments[0]
+        if not oldest.is_surveyed:
+            self._survey(oldest)
+        if oldest is self._segments[-1]:
+            self._begin_segment()
+        self._segments.popleft()
+        self._read_pos = 0
+        self._writer.release(oldest.state)
+        self._dropped.append(oldest.state)
+        self.size_bytes -= oldest.state.end
+        self.record_count = max(self.record_count - oldest.record_count, 0)
+
+    # --- segments of an earlier process
+
+    def _adopt(self, state: SegmentState | None) -> Iterator[_Segment]:
+        start = self._read_pos
+        while state is not None:
+            segment = _Segment(state)
+            if state.end:
+                self._look_at(segment, start)
+            yield segment
+            state = state.next
+            start = 0
+
+    def _look_at(self, segment: _Segment, start: int) -> None:
+        """Find out about how old a segment is without reading all of it."""
+        segment.is_surveyed = False
+        with open(self._writer.path_of(segment.state), "rb") as file:
+            segment.newest_ns = segment.oldest_ns = os.fstat(file.fileno()).st_mtime_ns
+            head = os.pread(file.fileno(), _record_start.size, start)
+        if len(head) == _record_start.size:
+            segment.oldest_ns = _record_start.unpack(head)[1]
+
+    def _survey(self, segment: _Segment) -> None:
+        """Read the oldest segment for the number of its records and the age of the last.
+
+        Records behind damage are not counted, and as old as the file.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        segment.is_surveyed = True
+        segment.record_count = 0
+        path, end = self._writer.path_of(segment.state), segment.state.end
+        with contextlib.suppress(FileNotFoundError, CorruptSegmentError):
+            newest_ns = segment.newest_ns
+            for _, block, starts, _ in iter_blocks(path, self._read_pos, end, self._limits):
+                segment.record_count += len(starts)
+                (newest_ns,) = _timestamp.unpack_from(block, starts[-1])
+            segment.newest_ns = newest_ns
+
+
+def _ensure_directory(path: str) -> None:
+    """Make the directory if need be, but not those above it: a volume may not be mounted."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, _DIRECTORY_MODE)
+        layout.fsync_directory(os.path.dirname(path) or ".")

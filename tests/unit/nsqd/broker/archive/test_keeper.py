@@ -1,0 +1,293 @@
+"""ArchiveKeeper: threads write and sync history in rounds, and publishing never waits."""
+
+import errno
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from diskqueue import layout
+from nsqd.broker.archive import archive as archive_module
+from nsqd.broker.archive.keeper import GATHER_S, RETRY_S
+from tests.support.archive_rig import SYNC_S, ArchiveRig
+
+DISK_FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> ArchiveRig:
+    return ArchiveRig(tmp_path)
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """A disk that takes no records, until the patch is undone."""
+
+    def refuse(fd: int, pieces: list[bytes], position: int) -> int:
+        raise DISK_FULL
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwritev", refuse)
+        yield patch
+
+
+def test_messages_are_written_together_and_off_the_loop(
+    rig: ArchiveRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.topic()
+    rig.advance(1.0)
+    rig.scheduler.holds_threads = True
+    writes: list[int] = []
+    pwritev = os.pwritev
+
+    def write(fd: int, pieces: list[bytes], position: int) -> int:
+        writes.append(len(pieces))
+        return pwritev(fd, pieces, position)
+
+    monkeypatch.setattr(os, "pwritev", write)
+
+    for number in range(100):
+        rig.publish(b"%d" % number)
+    rig.advance(GATHER_S)
+
+    assert rig.files() == {}
+    assert len(rig.scheduler.held_work) == 1
+    rig.scheduler.finish_thread()
+    rig.settle()
+    assert writes == [1]
+    assert rig.stats().message_count == 100
+    assert rig.stats().waiting_bytes == 0
+
+
+def test_one_hop_serves_all_topics(rig: ArchiveRig) -> None:
+    rig.scheduler.holds_threads = True
+
+    for number in range(50):
+        rig.publish(b"x", topic=f"t{number}")
+    rig.advance(GATHER_S)
+
+    assert len(rig.scheduler.held_work) == 1
+    rig.scheduler.finish_thread()
+    rig.settle()
+    assert len(list((rig.data_path / "archive").glob("*.000000.dat"))) == 50
+
+
+def test_what_comes_during_a_round_goes_into_the_next(rig: ArchiveRig) -> None:
+    rig.scheduler.holds_threads = True
+    rig.publish(b"first")
+    rig.advance(GATHER_S)
+
+    rig.publish(b"second")
+    rig.advance(1.0)
+    assert len(rig.scheduler.held_work) == 1, "one round at a time"
+    rig.scheduler.finish_thread()
+    rig.advance(GATHER_S)
+    rig.scheduler.finish_thread()
+    rig.settle()
+
+    rig.scheduler.holds_threads = False
+    rig.advance(SYNC_S)
+    assert rig.bodies() == [b"first", b"second"]
+
+
+def test_writes_do_not_wait_for_a_sync(rig: ArchiveRig) -> None:
+    rig.publish(b"first")
+    rig.advance(GATHER_S)
+    rig.scheduler.holds_threads = True
+    rig.advance(SYNC_S)
+    assert len(rig.scheduler.held_work) == 1, "the sync"
+
+    rig.publish(b"second")
+    rig.advance(GATHER_S)
+    assert len(rig.scheduler.held_work) == 2
+    sync = rig.scheduler.held_work.popleft()
+    rig.scheduler.finish_thread()
+    rig.settle()
+
+    assert rig.stats().message_count == 2
+    rig.scheduler.held_work.append(sync)
+    rig.scheduler.finish_thread()
+    rig.scheduler.holds_threads = False
+    rig.advance(SYNC_S)
+    assert rig.bodies() == [b"first", b"second"]
+    assert rig.scheduler.pending_timers == []
+
+
+def test_synced_after_the_timeout_then_quiet(rig: ArchiveRig) -> None:
+    rig.publish(b"x")
+    rig.advance(GATHER_S)
+    assert not (rig.data_path / "archive" / "t.diskqueue.meta.dat").exists()
+
+    rig.advance(SYNC_S)
+
+    metadata = layout.read_metadata(str(rig.data_path / "archive"), "t")
+    assert metadata == layout.Metadata(1, 0, 0, 0, 31)
+    assert rig.scheduler.pending_timers == []
+
+
+def test_much_is_written_at_once(rig: ArchiveRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive_module, "ROUND_BYTES", 1000)
+    rig.topic()
+    rig.advance(1.0)
+
+    rig.publish(bytes(2000))
+    rig.advance(0.0)
+
+    assert rig.stats().message_count == 1
+
+
+def test_a_close_during_a_round_writes_nothing_twice(rig: ArchiveRig) -> None:
+    rig.scheduler.holds_threads = True
+    rig.publish(b"one")
+    rig.advance(GATHER_S)
+    rig.publish(b"two")
+
+    assert rig.broker.close() == []
+    rig.scheduler.finish_thread()
+    rig.settle()
+
+    assert rig.bodies() == [b"one", b"two"]
+
+
+def test_publishing_goes_on_when_the_disk_fails(
+    rig: ArchiveRig, full_disk: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = rig.client()
+
+    with caplog.at_level(logging.INFO):
+        for number in range(10):
+            rig.publish(b"%d" % number)
+            rig.advance(1.0)
+
+    assert len(client.bodies) == 10
+    assert rig.health == "archive of t: [Errno 28] No space left on device"
+    assert rig.broker.is_healthy, "the queues' health is another matter"
+    assert [record.levelname for record in caplog.records if "ARCHIVE" in record.message] == [
+        "ERROR"
+    ]
+    full_disk.undo()
+    rig.advance(RETRY_S + SYNC_S + 1)
+    assert rig.health == ""
+    assert rig.bodies() == [b"%d" % number for number in range(10)]
+    assert rig.dropped_count == 0
+
+
+def test_history_beyond_the_bound_is_dropped_and_counted(
+    rig: ArchiveRig, full_disk: pytest.MonkeyPatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive_module, "MAX_WAITING_BYTES", 10_000)
+    for number in range(20):
+        rig.publish(b"%02d" % number + bytes(968))  # 1,000 bytes on disk
+        assert rig.stats().waiting_bytes <= 10_000
+        rig.advance(0.2)
+
+    assert rig.dropped_count == rig.stats().dropped_count == 10
+    assert rig.health
+    full_disk.undo()
+    rig.advance(RETRY_S + SYNC_S + 1)
+    rig.publish(b"99")
+    rig.advance(SYNC_S + 1)
+    assert rig.health == ""
+    assert [body[:2] for body in rig.bodies()] == [b"%02d" % number for number in range(10)] + [
+        b"99"
+    ]
+    assert rig.stats().waiting_bytes == 0
+
+
+def test_a_disk_that_is_too_slow_shows_until_it_has_caught_up(
+    rig: ArchiveRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive_module, "MAX_WAITING_BYTES", 10_000)
+    rig.scheduler.holds_threads = True
+    rig.publish(bytes(6000))
+    rig.advance(GATHER_S)
+    rig.publish(bytes(6000))
+
+    assert rig.health == "archive: the disk is too slow, 1 messages not kept"
+
+    rig.scheduler.finish_thread()
+    rig.settle()
+    assert rig.health == ""
+
+
+def test_one_message_larger_than_the_bound_is_kept(
+    rig: ArchiveRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive_module, "MAX_WAITING_BYTES", 1000)
+
+    rig.publish(bytes(5000))
+    rig.advance(GATHER_S)
+
+    assert (rig.stats().message_count, rig.dropped_count) == (1, 0)
+
+
+def test_one_archive_that_fails_holds_up_no_other(
+    rig: ArchiveRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.topic("bad")
+    rig.topic("good")
+    rig.advance(1.0)
+    (rig.data_path / "archive" / "bad.diskqueue.000000.dat").mkdir()
+    monkeypatch.setattr(layout, "quarantine_path", lambda path: f"{path}/in/itself")
+
+    rig.publish(b"x", topic="bad")
+    rig.publish(b"y", topic="good")
+    rig.advance(SYNC_S + 1)
+
+    assert rig.health.startswith("archive of bad: ")
+    assert rig.stats("good").message_count == 1
+
+
+def test_a_failed_sync_is_told_and_tried_again(
+    rig: ArchiveRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: object, content: bytes) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(layout, "write_atomically", fail)
+        rig.publish(b"x")
+        rig.advance(SYNC_S + 1)
+        assert rig.health == "archive of t: [Errno 5] Input/output error"
+        rig.publish(b"y")
+        rig.advance(GATHER_S)
+        assert rig.health, "a write that succeeds doesn't hide it"
+
+    rig.advance(SYNC_S + 1)
+
+    assert rig.health == ""
+    assert rig.bodies() == [b"x", b"y"]
+
+
+def test_a_directory_that_is_removed_comes_back(rig: ArchiveRig) -> None:
+    rig.publish(b"gone")
+    rig.advance(SYNC_S + 1)
+    for path in (rig.data_path / "archive").iterdir():
+        path.unlink()
+    (rig.data_path / "archive").rmdir()
+
+    rig.publish(b"kept")
+    rig.advance(SYNC_S + RETRY_S + 1)
+
+    assert rig.bodies() == [b"kept"]
+    assert rig.health == ""
+
+
+def test_a_directory_that_cannot_be_made_shows(rig: ArchiveRig) -> None:
+    (rig.data_path / "archive").write_text("a file")
+
+    rig.publish(b"x")
+    rig.advance(1.0)
+
+    assert "archive of t: " in rig.health
+    (rig.data_path / "archive").unlink()
+    rig.advance(RETRY_S + SYNC_S + 1)
+    assert (rig.bodies(), rig.health) == ([b"x"], "")
+
+
+def test_a_close_tells_what_is_lost(rig: ArchiveRig, full_disk: pytest.MonkeyPatch) -> None:
+    rig.publish(b"x")
+
+    assert rig.broker.close() == [DISK_FULL]
