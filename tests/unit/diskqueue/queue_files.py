@@ -33,6 +33,11 @@ def records(first: int, count: int) -> bytes:
     return b"".join(framed(payload(number)) for number in range(first, first + count))
 
 
+def damaged_records() -> bytes:
+    """The content of a segment whose third record of five is overwritten."""
+    return records(0, 2) + b"\xff" * RECORD_BYTES + records(3, 2)
+
+
 def segment_path(directory: Path, number: int, name: str = NAME) -> Path:
     return directory / (name + ".diskqueue." + str(number).zfill(6) + ".dat")
 
@@ -66,6 +71,11 @@ def names(directory: Path) -> list[str]:
     return sorted(path.name.removeprefix(prefix) for path in directory.iterdir())
 
 
+def contents(directory: Path) -> dict[str, tuple[bytes, int]]:
+    """The bytes and the time of change of each file."""
+    return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in directory.iterdir()}
+
+
 def drain(queue: DiskQueue, max_records: int = 1000) -> list[bytes]:
     """Reads everything that is unread."""
     payloads: list[bytes] = []
@@ -95,7 +105,7 @@ def numbers(payloads: list[bytes]) -> list[int]:
 
 
 def go_read_all(directory: Path, *, is_depth_exact: bool = True) -> list[bytes]:
-    """What go-diskqueue 1.1 delivers from a cleanly closed directory; fails where it finds damage.
+    """The records that go-diskqueue 1.1 delivers from a cleanly closed directory; fails at damage.
 
     It opens every segment from the read to the write file, skipping those that are missing, takes
     the size of a completed one as its end, and calls a read at the end of a completed one damage.

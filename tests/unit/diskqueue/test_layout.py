@@ -84,7 +84,7 @@ def test_segment_names_are_recognised() -> None:
 
 
 def test_queues_of_a_directory_are_listed(tmp_path: Path) -> None:
-    """D-19: what is set aside or half written is told apart."""
+    """D-19: files that are set aside or half written are told apart."""
     for name, size in {
         "b.diskqueue.000001.dat": 5,
         "b.diskqueue.000000.dat": 3,

@@ -1,4 +1,4 @@
-"""Opening what somebody else, or a crash, left behind: spec sections 5 to 7."""
+"""Opening the files of another daemon, or of a crash: spec sections 5 to 7."""
 
 import errno
 import logging
@@ -403,7 +403,7 @@ def test_what_is_no_file_is_no_metadata(tmp_path: Path, make: Callable[[Path], o
 
 
 def test_crash_repeats_what_was_read_and_not_committed(tmp_path: Path) -> None:
-    """The Go daemon loses these: it persists what was read."""
+    """The Go daemon loses these: it persists the position of the reader."""
     queue = open_queue(tmp_path, max_bytes_per_file=2 * RECORD_BYTES)
     queue.put([payload(number) for number in range(6)])
     drain(queue)

@@ -81,7 +81,7 @@ def test_torn_tail_is_lost_without_doubt_about_the_record_before() -> None:
 
 
 def test_zeros_in_the_middle_are_skipped() -> None:
-    """What a power cut leaves on some file systems."""
+    """Some file systems have these after a power cut."""
     data = records(0, 5) + b"\x00" * 10_000 + records(5, 5)
 
     assert kept(data) == [payload(number) for number in range(10)]

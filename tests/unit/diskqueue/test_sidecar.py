@@ -1,17 +1,15 @@
-"""Finished records behind the read position: the sidecar, and what a start makes of it."""
+"""Finished records behind the read position: the sidecar, and a start that reads it."""
 
-import contextlib
 import errno
 import logging
 import os
 import random
 import shutil
 import stat
-import sys
-from collections.abc import Callable, Iterator
+import struct
+import zlib
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -131,6 +129,25 @@ def test_sidecar_is_private_and_comes_before_the_metadata(
     assert stat.S_IMODE(sidecar_path(tmp_path).stat().st_mode) == 0o600
 
 
+def test_file_has_the_bytes_that_its_format_says(tmp_path: Path) -> None:
+    """Three segments of three records: of the first two are unfinished, the second is deleted."""
+    leave_unfinished(tmp_path, 9, [0, 2], MANY)
+
+    def crc(number: int) -> int:
+        return zlib.crc32(framed(payload(number))[:30])
+
+    content = b"DQFINISH" + struct.pack(">I", 1)
+    content += struct.pack(">QQ", 0, 0)  # the read position before
+    content += struct.pack(">QQIII", 0, 0, crc(0), 1, 3)  # and now; one gap, three blocks
+    content += struct.pack(">QQ", 1, 1)
+    content += struct.pack(">QQIII", 0, 32, crc(1), crc(1), 1) + struct.pack(">QQI", 32, 64, 1)
+    content += struct.pack(">QQIII", 1, 64, crc(3), crc(5), 1) + struct.pack(">QQI", 0, 96, 3)
+    content += struct.pack(">QQIII", 2, 64, crc(6), crc(8), 1) + struct.pack(">QQI", 0, 96, 3)
+    content += struct.pack(">I", zlib.crc32(content))
+    assert sidecar_path(tmp_path).read_bytes() == content
+    assert not segment_path(tmp_path, 1).exists()
+
+
 def test_unchanged_sidecar_is_not_written_again(tmp_path: Path) -> None:
     queue = leave_unfinished(tmp_path, 4, [0])
     before = sidecar_path(tmp_path).stat()
@@ -146,7 +163,7 @@ def test_unchanged_sidecar_is_not_written_again(tmp_path: Path) -> None:
 def test_crash_between_sidecar_and_metadata(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The read position of the sidecar counts, or what the old one told would be forgotten."""
+    """The read position of the sidecar counts: it goes with the finished records beside it."""
     queue = leave_unfinished(tmp_path, 10, [0, 7, 9], MANY)
     queue.commit([0])
     replace = os.replace
@@ -309,7 +326,7 @@ def test_shorter_segment_is_not_skipped(tmp_path: Path) -> None:
 def test_sidecar_of_another_read_position_is_ignored(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, read: str
 ) -> None:
-    """Somebody without sidecars has moved it, forward or back."""
+    """A daemon without sidecars has moved it, forward or back."""
     queue = leave_unfinished(tmp_path, 6, [2, 3])
     queue.commit([2])
     queue.sync()
@@ -350,7 +367,7 @@ def test_sidecar_that_cannot_be_read_is_ignored(
 
 
 def write_sidecar(directory: Path, entries: list[Interval], last_start: int) -> None:
-    """A sidecar that is whole and has the right fingerprints, whatever its ranges are."""
+    """A sidecar that is whole and has the right fingerprints, with any intervals."""
     fd = os.open(segment_path(directory, 0), os.O_RDONLY)
     first_crc = sidecar.fingerprint(fd, entries[0].start)
     last_crc = sidecar.fingerprint(fd, last_start)
@@ -449,84 +466,6 @@ def test_unreadable_segment_only_repeats_its_records(
 
     assert "not written down" in caplog.text
     assert numbers(drain(open_queue(tmp_path))) == [0, 1, 2, 3]
-
-
-@contextlib.contextmanager
-def counted_lines() -> Iterator[list[int]]:
-    """The line numbers that this thread has run inside."""
-    lines: list[int] = []
-
-    def trace(frame: FrameType, event: str, argument: object) -> Any:
-        if event == "line":
-            lines.append(frame.f_lineno)
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        yield lines
-    finally:
-        sys.settrace(before)
-
-
-@pytest.mark.parametrize("step", [2, 1000])
-def test_many_outstanding_records_are_cheap_for_the_owner(tmp_path: Path, step: int) -> None:
-    """The thread that owns the queue takes no step per record when it prepares a sync."""
-    queue = DiskQueue(tmp_path, "t")
-    count = 200_000
-    data, lengths = framed(payload(0)) * 1000, [RECORD_BYTES] * 1000
-    for _ in range(count // 1000):
-        queue.append(data, lengths)
-        queue.advance(lengths)
-    queue.commit(ordinal for ordinal in range(count) if ordinal % step)
-
-    with counted_lines() as lines:
-        job = queue.prepare_sync()
-    assert job is not None
-    assert len(lines) < 1000
-    job.run()
-    queue.complete_sync(job)
-    again = DiskQueue(tmp_path, "t")
-
-    assert again.depth == count // step
-    assert len(drain(again)) == count // step
-
-
-def test_runs_of_single_records_are_joined(tmp_path: Path) -> None:
-    queue = DiskQueue(tmp_path, "t")
-    record, lengths = framed(payload(0)), [RECORD_BYTES]
-    for _ in range(10_000):
-        queue.append(record, lengths)
-        queue.advance(lengths)
-    queue.commit(range(1, 10_000))
-    job = queue.prepare_sync()
-
-    assert job is not None
-    assert job.finished is not None
-    assert job.finished.snapshot is not None
-    assert len(job.finished.snapshot.runs) == 10
-    job.run()
-    assert sidecar_path(tmp_path).stat().st_size < 600
-
-
-def test_undo_within_a_joined_run(tmp_path: Path) -> None:
-    queue = open_queue(tmp_path)
-    for number in range(4):
-        data, lengths = frame_all([payload(number)])
-        queue.append(data, lengths)
-        queue.advance(lengths)
-    data, lengths = frame_all([payload(50), payload(51, 60)])
-    queue.append(data, lengths)
-    queue.advance(lengths)
-
-    queue.undo_append(lengths)
-
-    data, lengths = frame_all([payload(4)])
-    queue.append(data, lengths)
-    assert queue.advance(lengths) == 4
-    queue.commit([0, 1, 3, 4])
-    queue.sync()
-    assert numbers(drain(open_queue(tmp_path))) == [2]
 
 
 BLOCKS = st.builds(

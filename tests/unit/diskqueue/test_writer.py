@@ -1,4 +1,4 @@
-"""Writer: several buffers in one write, and what an fsync covers."""
+"""Writer: several buffers in one write, and the records that an fsync covers."""
 
 import errno
 import logging

@@ -1,4 +1,4 @@
-"""A write that fails leaves no half record, whatever fails and wherever."""
+"""A write that fails leaves no half record, at any step and with any error."""
 
 import errno
 import os

@@ -39,7 +39,7 @@ class QueueMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.root = Path(tempfile.mkdtemp())
-        # Durability is not what this test is about, and it would take most of the time.
+        # Durability is not tested here, and would take most of the time.
         self.fsync = mock.patch.object(os, "fsync", return_value=None)
         self.fsync.start()
         self.directory = self.root / "0"
@@ -260,7 +260,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.queue.close()
         self.drop_job()
         unfinished = [data for data in self.records if data not in self.finished]
-        # go-diskqueue does not know what is finished behind its read position.
+        # go-diskqueue delivers finished records behind its read position again.
         found = go_read_all(self.directory, is_depth_exact=self.is_depth_exact)
         assert found[:1] == unfinished[:1]
         assert [data for data in found if data not in self.finished] == unfinished

@@ -299,7 +299,7 @@ def test_whatever_is_damaged_the_rest_is_delivered(
         if now[start:end] != content[start:end]
     }
 
-    # Nobody can tell a length that grew by exactly the records behind it.
+    # A length that grew by exactly the records behind it cannot be recognised.
     for index in touched:
         (length,) = struct.unpack_from(">i", now, starts[index])
         assume(starts[index] + 4 + length not in starts[index + 2 :])

@@ -1,20 +1,19 @@
-"""python -m diskqueue: what it prints, how it exits, and that it changes nothing."""
+"""python -m diskqueue: its output, its exit codes, and that it changes no file."""
 
-import errno
 import json
 import os
 import struct
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from diskqueue import DiskQueue, layout
+from diskqueue import DiskQueue
 from diskqueue.__main__ import main
 from tests.unit.diskqueue.queue_files import (
-    RECORD_BYTES,
+    contents,
+    damaged_records,
     drain,
     framed,
     numbers,
@@ -23,146 +22,6 @@ from tests.unit.diskqueue.queue_files import (
     write_metadata,
     write_segment,
 )
-
-
-def snapshot(directory: Path) -> dict[str, tuple[bytes, int]]:
-    return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in directory.iterdir()}
-
-
-def damaged() -> bytes:
-    return records(0, 2) + b"\xff" * RECORD_BYTES + records(3, 2)
-
-
-def test_check_of_a_clean_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    topic = DiskQueue(tmp_path, "orders", max_bytes_per_file=2 * RECORD_BYTES)
-    topic.put([payload(number) for number in range(5)])
-    topic.read(1, 1)
-    topic.commit([0])
-    topic.close()
-    DiskQueue(tmp_path, "orders:billing").close()
-    before = snapshot(tmp_path)
-
-    assert main(["check", str(tmp_path)]) == 0
-
-    assert capsys.readouterr().out == (
-        "topic orders\n"
-        "  metadata  depth 4, read 0,32, write 2,32\n"
-        "  segments  3, 160 bytes\n"
-        "  records   4\n"
-        "topic orders channel billing\n"
-        "  metadata  depth 0, read 0,0, write 0,0\n"
-        "  segments  0, 0 bytes\n"
-        "  records   0\n"
-        "2 queues, none damaged\n"
-    )
-    assert snapshot(tmp_path) == before
-
-
-def leave_gap(directory: Path) -> None:
-    """Records 4 and 25 of 30 are unfinished, three in a segment."""
-    queue = DiskQueue(directory, "t", max_bytes_per_file=3 * RECORD_BYTES)
-    queue.put([payload(number) for number in range(30)])
-    while (batch := queue.read(100, 10_000)) is not None:
-        last = batch.first + len(batch)
-        queue.commit(number for number in range(batch.first, last) if number not in (4, 25))
-    queue.close()
-
-
-def test_check_knows_finished_records_and_gaps(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    leave_gap(tmp_path)
-    (tmp_path / "t.diskqueue.due").write_bytes(b"entries of the broker")
-
-    assert main(["check", str(tmp_path)]) == 0
-
-    assert capsys.readouterr().out == (
-        "topic t\n"
-        "  metadata  depth 8, read 1,32, write 9,96\n"
-        "  segments  3, 288 bytes\n"
-        "  records   8, 6 finished\n"
-        "  note      6 segments are consumed, though older ones are not\n"
-        "1 queue, none damaged\n"
-    )
-
-
-def test_check_tells_a_segment_that_is_missing_beside_the_gaps(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    leave_gap(tmp_path)
-    (tmp_path / "t.diskqueue.000008.dat").unlink()
-
-    assert main(["check", str(tmp_path)]) == 1
-
-    assert "DAMAGE    1 segments are missing" in capsys.readouterr().out
-
-
-def fail_for_metadata(write: Callable[[str, bytes], None]) -> Callable[[str, bytes], None]:
-    def write_or_fail(path: str, content: bytes) -> None:
-        if path.endswith("meta.dat"):
-            raise OSError(errno.EIO, "the process was killed here")
-        write(path, content)
-
-    return write_or_fail
-
-
-def test_check_of_a_crash_between_sidecar_and_metadata_is_no_damage(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The new sidecar does not have the gap that the start passes over."""
-    leave_gap(tmp_path)
-    queue = DiskQueue(tmp_path, "t", max_bytes_per_file=3 * RECORD_BYTES)
-    queue.put([payload(number) for number in range(30, 39)])
-    first = queue.read(1, 10_000)
-    assert first is not None
-    drain(queue)
-    queue.commit([first.first])  # record 4: the read position goes to 25, beyond the gap
-    monkeypatch.setattr(layout, "write_atomically", fail_for_metadata(layout.write_atomically))
-    with pytest.raises(OSError, match="killed here"):
-        queue.sync()
-
-    code = main(["check", str(tmp_path)])
-
-    output = capsys.readouterr().out
-    assert "the metadata was not written" in output
-    assert code == 0, output
-
-
-def test_check_knows_gaps_behind_the_metadata(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As above, with segments that were to be deleted and of which the metadata knows nothing."""
-    queue = DiskQueue(tmp_path, "t", max_bytes_per_file=3 * RECORD_BYTES)
-    queue.put([payload(0)])
-    queue.sync()
-    queue.put([payload(number) for number in range(1, 30)])
-    drain(queue)
-    queue.commit(range(1, 29))
-    monkeypatch.setattr(layout, "write_atomically", fail_for_metadata(layout.write_atomically))
-    with pytest.raises(OSError, match="killed here"):
-        queue.sync()
-
-    code = main(["check", str(tmp_path)])
-
-    output = capsys.readouterr().out
-    assert (code, "segments are" in output) == (0, False), output
-
-
-def test_check_of_a_damaged_sidecar_is_a_note(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    queue = DiskQueue(tmp_path, "t")
-    queue.put([payload(number) for number in range(3)])
-    queue.read(3, 1000)
-    queue.commit([1])
-    queue.close()
-    (tmp_path / "t.diskqueue.finished").write_bytes(b"DQFINISH")
-
-    assert main(["check", str(tmp_path)]) == 0
-
-    output = capsys.readouterr().out
-    assert "records   3\n" in output
-    assert "note      finished records would be delivered again: only 8 bytes" in output
 
 
 @pytest.mark.parametrize("command", ["dump", "salvage"])
@@ -176,76 +35,6 @@ def test_files_without_records_are_refused(
     assert main([command, str(path)]) == 2
 
     assert capsys.readouterr().err == f"diskqueue: {path} is no segment\n"
-
-
-def test_check_of_a_running_queue_is_no_damage(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """D-24: the metadata is behind, and the last record may be half written."""
-    queue = DiskQueue(tmp_path, "t", max_bytes_per_file=3 * RECORD_BYTES)
-    queue.put([payload(0)])
-    queue.sync()
-    queue.put([payload(number) for number in range(1, 5)])
-    with (tmp_path / "t.diskqueue.000001.dat").open("ab") as file:
-        file.write(framed(payload(5))[:9])
-
-    assert main(["check", str(tmp_path)]) == 0
-
-    output = capsys.readouterr().out
-    assert "records   5" in output
-    assert "segment 0 has 2 records after the metadata" in output
-    assert "segment 1 at offset 64: a record of 28 bytes runs past the end" in output
-
-
-@pytest.mark.parametrize(
-    ("content", "metadata", "expected"),
-    [
-        (damaged(), "5\n0,0\n0,160\n", "segment 0 at offset 64: invalid record size (-1)"),
-        (damaged(), "1\n0,0\n0,32\n", "segment 0 at offset 64: invalid record size (-1)"),
-        (records(0, 2)[:-1], "3\n0,0\n1,0\n", "segment 0 at offset 32: a record of 28 bytes"),
-        (records(0, 2), "3\n0,0\n0,96\n", "segment 0 is shorter than position 96"),
-        (records(0, 2), "3\n0,0\n3,32\n", "3 segments are missing"),
-        (records(0, 2), "nonsense", "metadata: not the text of a metadata file: b'nonsense'"),
-        (
-            records(0, 2),
-            "2\n1,0\n0,64\n",
-            "metadata: the read position is beyond the write position",
-        ),
-    ],
-)
-def test_check_finds_damage(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    content: bytes,
-    metadata: str,
-    expected: str,
-) -> None:
-    write_segment(tmp_path, 0, content)
-    write_metadata(tmp_path, metadata)
-
-    assert main(["check", str(tmp_path)]) == 1
-
-    output = capsys.readouterr().out
-    assert f"  DAMAGE    {expected}" in output
-    assert output.endswith("1 queue, 1 damaged\n")
-
-
-def test_check_notes_what_a_start_repairs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_segment(tmp_path, 0, records(0, 1))
-    write_segment(tmp_path, 1, records(1, 2))
-    write_metadata(tmp_path, "7\n1,0\n1,64\n")
-    write_segment(tmp_path, 5, records(0, 1), name="u")
-    (tmp_path / "u.diskqueue.000004.dat.bad").write_bytes(b"?")
-
-    assert main(["check", str(tmp_path)]) == 0
-
-    output = capsys.readouterr().out
-    assert "segment 0 is consumed and not deleted yet" in output
-    assert "depth 7 in the metadata, but 2 records" in output
-    assert "no metadata: a start delivers every segment" in output
-    assert f"set aside {tmp_path}/u.diskqueue.000004.dat.bad" in output
 
 
 def test_dump_prints_a_line_per_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -310,7 +99,7 @@ def test_dump_of_an_impossible_timestamp(
 
 
 def test_dump_stops_at_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write_segment(tmp_path, 0, damaged())
+    path = write_segment(tmp_path, 0, damaged_records())
 
     assert main(["dump", str(path)]) == 1
 
@@ -320,8 +109,8 @@ def test_dump_stops_at_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_salvage_writes_a_good_segment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write_segment(tmp_path, 0, damaged())
-    before = snapshot(tmp_path)
+    path = write_segment(tmp_path, 0, damaged_records())
+    before = contents(tmp_path)
 
     assert main(["salvage", str(path)]) == 1
 
@@ -333,12 +122,12 @@ def test_salvage_writes_a_good_segment(tmp_path: Path, capsys: pytest.CaptureFix
         "lost      64..96  32 bytes\n"
         f"kept 4 records (1 doubtful), 128 bytes, in {output}; lost 32 bytes\n"
     )
-    assert {name: found for name, found in snapshot(tmp_path).items() if name in before} == before
+    assert {name: found for name, found in contents(tmp_path).items() if name in before} == before
     assert numbers(drain(DiskQueue(tmp_path, "t"))) == [0, 1]
 
 
 def test_salvaged_records_are_delivered_as_the_help_says(tmp_path: Path) -> None:
-    write_segment(tmp_path, 0, damaged())
+    write_segment(tmp_path, 0, damaged_records())
     write_metadata(tmp_path, "5\n0,0\n0,160\n")
     queue = DiskQueue(tmp_path, "t")
     assert numbers(drain(queue)) == [0, 1]
@@ -383,11 +172,11 @@ def test_salvage_of_an_empty_file(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_salvage_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write_segment(tmp_path, 0, damaged())
+    path = write_segment(tmp_path, 0, damaged_records())
 
     assert main(["salvage", str(path), "--output", str(path)]) == 2
 
-    assert path.read_bytes() == damaged()
+    assert path.read_bytes() == damaged_records()
     assert capsys.readouterr().err == f"diskqueue: {path}: File exists\n"
 
 
@@ -424,14 +213,14 @@ def run_module(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_module_runs_as_a_program(tmp_path: Path) -> None:
-    path = write_segment(tmp_path, 0, damaged())
+    path = write_segment(tmp_path, 0, damaged_records())
 
     assert run_module("-m", "diskqueue", "check", str(tmp_path)).returncode == 1
     result = run_module("-m", "diskqueue", "--help")
 
     assert result.returncode == 0
     assert all(command in result.stdout for command in ("check", "dump", "salvage"))
-    assert path.read_bytes() == damaged()
+    assert path.read_bytes() == damaged_records()
 
 
 def test_closed_pipe_is_no_error(tmp_path: Path) -> None:

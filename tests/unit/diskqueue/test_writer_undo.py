@@ -127,7 +127,7 @@ def test_undo_of_what_was_synced_is_our_bug(tmp_path: Path) -> None:
 def test_file_that_cannot_be_cut_back_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, before: int
 ) -> None:
-    """The positions move back all the same; a shorter append must not mix with what is left."""
+    """The positions move back all the same; a shorter append must not mix with the rest."""
     queue = open_queue(tmp_path, 1 << 20)
     queue.put([payload(number) for number in range(before)])
     data, lengths = frame_all([payload(50, 100)])
