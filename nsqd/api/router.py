@@ -31,7 +31,7 @@ from nsqd.node import Node
 from nsqd.runtime.slices import join_slices
 from nsqd.stats.json import render_json
 from nsqd.stats.prometheus import OPENMETRICS_FORMAT, TEXT_FORMAT, Metrics
-from nsqd.stats.query import StatsQuery
+from nsqd.stats.snapshot import StatsQuery
 from nsqd.stats.text import render_text
 
 
@@ -139,10 +139,16 @@ class NodeRoutes:
         return Response(body=body, content_type=content_type)
 
     async def _stats(self, request: Request) -> Response:
-        query = StatsQuery.from_request(request)
+        is_json = request.find("format") == "json"
+        query = StatsQuery(
+            topic_name=request.find("topic") or "",
+            channel_name=request.find("channel") or "",
+            has_clients=request.find("include_clients") not in ("false", "0"),
+            has_memory=request.find("include_mem") not in ("false", "0"),
+        )
         # A topic that was published to just now may be waiting to learn its channels.
         await self._node.registration.wait_for_topics()
-        render = render_json if query.is_json else render_text
+        render = render_json if is_json else render_text
         body = await join_slices(render(self._node, query, self._node.memory.read()))
-        content_type = JSON_CONTENT_TYPE if query.is_json else TEXT_CONTENT_TYPE
+        content_type = JSON_CONTENT_TYPE if is_json else TEXT_CONTENT_TYPE
         return Response(body=body, content_type=content_type)

@@ -1,1 +1,9 @@
-"""One snapshot of the figures, and the ways to show it."""
+"""One snapshot of the figures, and four ways to show it.
+
+snapshot: the figures of topics and channels at one moment; clients: those of TCP clients;
+memory: those of the process.
+json, text: /stats; prometheus: /metrics, with its table of metrics in families; statsd: pushes.
+
+Called by the API (/stats, /metrics) and by the daemon (statsd). Imports the broker, tcp (clients
+alone), runtime, config and the Node; nothing here is counted, only read.
+"""

@@ -1,4 +1,4 @@
-"""ClientStats: what /stats tells of one TCP client, publisher or consumer."""
+"""ClientStats: the figures of one TCP client, publisher or consumer, at one moment."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class ClientStats:
     is_tls: bool
     tls_cipher_suite: str
     tls_version: str
-    # What it has published, by topic; of one topic only, if the reader asked for one.
+    # How many messages it has published, by topic; of one topic only, if the query names one.
     pub_counts: tuple[tuple[str, int], ...]
 
 
@@ -81,7 +81,7 @@ def read_client(client: V2Connection, *, topic_name: str = "") -> ClientStats:
 def read_consumers(channel: ChannelStats, *, topic_name: str = "") -> Iterator[ClientStats]:
     """Read the clients of a channel, each when it is asked for."""
     for consumer in channel.consumers:
-        # Every consumer of a running daemon is a TCP client; the broker need not know that.
+        # Every consumer of a running daemon is a TCP client, which the broker does not know.
         # One that has left since the channel was read has no connection any more.
         if isinstance(consumer.sink, V2Connection):
             yield read_client(consumer.sink, topic_name=topic_name)

@@ -1,7 +1,7 @@
 """/stats?format=json, in parts: a node with thousands of queues is rendered over several turns.
 
 The parts are strings of a few hundred bytes; joined they are the document. A topic with its
-channels is one moment; what comes between two topics may take effect between them.
+channels is of one moment, but messages may come between two topics.
 """
 
 import json
@@ -19,8 +19,15 @@ from nsqd.stats.clients import (
     read_producers,
 )
 from nsqd.stats.memory import MemoryStats
-from nsqd.stats.query import StatsQuery, find_topics
-from nsqd.stats.snapshot import ChannelStats, LatencyStats, TopicStats, read_topic
+from nsqd.stats.snapshot import (
+    ChannelStats,
+    LatencyStats,
+    StatsQuery,
+    TopicStats,
+    is_unknown,
+    name_losses,
+    read_topics,
+)
 
 _NO_LATENCY = '{"count":0,"percentiles":null}'
 
@@ -33,23 +40,19 @@ def render_json(node: Node, query: StatsQuery, memory: MemoryStats) -> Iterator[
     )
     if query.has_memory:
         yield f'"memory":{json.dumps(memory.as_dict())},'
-    topics = find_topics(node.broker, query)
-    if topics is None:
+    if is_unknown(node.broker, query):
         yield '"topics":null,"producers":null}'
         return
     yield '"topics":['
     separator = ""
-    for topic in topics:
-        stats = read_topic(topic, node.broker.now, channel_name=query.channel_name)
-        if query.channel_name and not stats.channels:
-            continue
+    for topic in read_topics(node.broker, query):
         yield separator
         separator = ","
-        yield from _topic_parts(stats, query)
+        yield from _topic_parts(topic, query)
     yield '],"producers":'
     if query.has_clients:
         clients = read_producers(node.connections, topic_name=query.topic_name)
-        yield from _list_or_null(map(encode_client, clients))
+        yield from _list_parts(map(encode_client, clients), if_empty="null")
     else:
         yield "null"
     yield "}"
@@ -84,31 +87,16 @@ def _channel_parts(channel: ChannelStats, query: StatsQuery) -> Iterator[str]:
         f'"e2e_processing_latency":{_encode_latency(channel.latency)},"clients":'
     )
     if query.has_clients:
-        yield from _client_parts(channel, query)
+        clients = read_consumers(channel, topic_name=query.topic_name)
+        yield from _list_parts(map(encode_client, clients), if_empty="[]")
     else:
         yield "null"
     yield f"{_encode_losses(channel.losses)}}}"
 
 
-def _client_parts(channel: ChannelStats, query: StatsQuery) -> Iterator[str]:
-    separator = "["
-    for client in read_consumers(channel, topic_name=query.topic_name):
-        yield separator + encode_client(client)
-        separator = ","
-    yield "[]" if separator == "[" else "]"
-
-
 def _encode_losses(losses: Losses) -> str:
-    """Return the members for what limits have cost, each with a comma before it; none for zero."""
-    counts = [
-        ("rejected_count", losses.rejected_count),
-        *(
-            (f"dropped_{reason.value}_count", count)
-            for reason, count in losses.dropped_counts.items()
-        ),
-        ("dead_lettered_count", losses.dead_lettered_count),
-    ]
-    return "".join([f',"{key}":{count}' for key, count in counts if count])
+    """Return the members for messages lost to limits, each with a comma before it."""
+    return "".join([f',"{key}":{count}' for key, count in name_losses(losses)])
 
 
 def _encode_localities(channel: ChannelStats) -> str:
@@ -130,7 +118,7 @@ def _encode_archive(archive: ArchiveStats) -> str:
 
 
 def _encode_latency(latency: LatencyStats) -> str:
-    # nsqadmin takes the object for granted: it is there even if nothing is measured.
+    # nsqadmin takes the object for granted: it is there even if no latency is measured.
     if latency.percentiles is None:
         return _NO_LATENCY
     percentiles = [
@@ -140,7 +128,7 @@ def _encode_latency(latency: LatencyStats) -> str:
 
 
 def encode_client(client: ClientStats) -> str:
-    """Return a client as a JSON object; what nsqd leaves out when empty is left out."""
+    """Return a client as a JSON object, without the members that nsqd leaves out when empty."""
     members: dict[str, object] = {
         "client_id": client.client_id,
         "hostname": client.hostname,
@@ -178,12 +166,12 @@ def encode_client(client: ClientStats) -> str:
     return json.dumps(members, separators=(",", ":"))
 
 
-def _list_or_null(items: Iterable[str]) -> Iterator[str]:
+def _list_parts(items: Iterable[str], *, if_empty: str) -> Iterator[str]:
     separator = "["
     for item in items:
         yield separator + item
         separator = ","
-    yield "null" if separator == "[" else "]"
+    yield if_empty if separator == "[" else "]"
 
 
 def _boolean(value: bool) -> str:  # noqa: FBT001 - the value itself

@@ -1,9 +1,9 @@
 """MemoryStats: the memory of this process, under the names that dashboards of nsqd read.
 
-Python has no heap of spans, so each figure is the nearest thing there is: objects are the blocks of
-the allocator, "in use" is what is resident of our own (anonymous) memory, "idle" is what has been
-reserved beyond that, none of which is resident, so it is "released" too. A collection is due by a
-number of objects, not of bytes: next_gc_bytes stays 0.
+Python has no heap of spans, so each figure is the nearest one that there is: objects are the blocks
+of the allocator, "in use" is the resident part of the process's own (anonymous) memory, "idle" the
+reserved part that is not resident, and so "released" too. A collection is due by a number of
+objects, not of bytes: next_gc_bytes stays 0.
 """
 
 import gc

@@ -1,19 +1,35 @@
-"""Snapshots of topics and channels: the figures of one moment, for whoever shows them.
+"""Snapshots of topics and channels: the figures of one moment, which the other modules here show.
 
 A topic and its channels are read in one go, so their figures fit together. Only the consumers are
-given as they are: there may be thousands, and what shows them can take them bit by bit.
+given as they are: there may be thousands, and they can be shown over several turns of the loop.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from nsqd.broker.archive.archive import ArchiveStats
+from nsqd.broker.broker import Broker
 from nsqd.broker.channel import Channel
 from nsqd.broker.consumer import Consumer, Locality
 from nsqd.broker.durations import Histogram, LatencyQuantiles
 from nsqd.broker.limits.losses import Losses
+from nsqd.broker.queue.backend import DiskBackend
+from nsqd.broker.queue.message_queue import MessageQueue
 from nsqd.broker.topic import Topic
 from nsqd.config.limits import NO_LIMITS, Limits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatsQuery:
+    """Which of the figures to show."""
+
+    topic_name: str = ""  # "" stands for all
+    channel_name: str = ""
+    has_clients: bool = True
+    has_memory: bool = True
+
+
+ALL_TOPICS = StatsQuery()
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +41,17 @@ class LatencyStats:
     percentiles: tuple[tuple[float, float], ...] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class DiskUse:
+    """The files of one queue."""
+
+    size_bytes: int = 0
+    segment_count: int = 0
+
+
 NO_LATENCIES = LatencyStats()
 NO_LOSSES = Losses()
+NO_DISK_USE = DiskUse()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +76,7 @@ class ChannelStats:
     consumers: tuple[Consumer, ...]
     finish_times: Histogram  # the channel's own, still counting
     losses: Losses = NO_LOSSES
+    disk: DiskUse = NO_DISK_USE  # read only if asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +95,38 @@ class TopicStats:
     archive: ArchiveStats | None = None  # None if no history is kept
     losses: Losses = NO_LOSSES
     limits: Limits = NO_LIMITS
+    disk: DiskUse = NO_DISK_USE  # read only if asked for
 
 
-def read_topic(topic: Topic, now: float, *, channel_name: str = "") -> TopicStats:
+def is_unknown(broker: Broker, query: StatsQuery) -> bool:
+    """Return whether a query names a topic that does not exist."""
+    return bool(query.topic_name) and broker.find_topic(query.topic_name) is None
+
+
+def read_topics(broker: Broker, query: StatsQuery) -> Iterator[TopicStats]:
+    """Read the topics of a query in the order of their names, each when it is asked for.
+
+    With a channel in the query, topics without that channel are left out.
+    """
+    if query.topic_name:
+        named = broker.find_topic(query.topic_name)
+        topics = [] if named is None else [named]
+    else:
+        topics = [topic for _, topic in sorted(broker.topics.items())]
+    for topic in topics:
+        stats = read_topic(topic, broker.now, channel_name=query.channel_name)
+        if stats.channels or not query.channel_name:
+            yield stats
+
+
+def read_topic(
+    topic: Topic, now: float, *, channel_name: str = "", has_disk: bool = False
+) -> TopicStats:
     """Read a topic; with `channel_name`, of its channels only that one.
 
     Args:
         now: the time of the broker's clock, which decides what latencies still count.
+        has_disk: read the use of the disk too, which takes a look at each file's entry.
     """
     channels: Iterable[Channel] = topic.channels.values()
     if channel_name:
@@ -89,14 +140,36 @@ def read_topic(topic: Topic, now: float, *, channel_name: str = "") -> TopicStat
         message_bytes=topic.message_bytes,
         is_paused=topic.is_paused,
         latency=_read_latency([channel.latencies for channel in topic.channels.values()], now),
-        channels=tuple([_read_channel(channel, now) for channel in sorted(channels, key=_name)]),
+        channels=tuple(
+            [
+                _read_channel(channel, now, has_disk=has_disk)
+                for channel in sorted(channels, key=_name)
+            ]
+        ),
         archive=None if topic.archive is None else topic.archive.stats(),
         losses=topic.losses.copy(),
         limits=NO_LIMITS if topic.bounds is None else topic.bounds.limits,
+        disk=_read_disk_use(topic.queue) if has_disk else NO_DISK_USE,
     )
 
 
-def _read_channel(channel: Channel, now: float) -> ChannelStats:
+def name_losses(losses: Losses) -> list[tuple[str, int]]:
+    """Return the counts of refused, dropped and dead-lettered messages that are not zero, by name.
+
+    NSQ does not have these figures: those who never set a limit never see them.
+    """
+    counts = [
+        ("rejected_count", losses.rejected_count),
+        *(
+            (f"dropped_{reason.value}_count", count)
+            for reason, count in losses.dropped_counts.items()
+        ),
+        ("dead_lettered_count", losses.dead_lettered_count),
+    ]
+    return [(name, count) for name, count in counts if count]
+
+
+def _read_channel(channel: Channel, now: float, *, has_disk: bool) -> ChannelStats:
     counts = channel.locality_counts
     return ChannelStats(
         name=channel.name,
@@ -117,7 +190,15 @@ def _read_channel(channel: Channel, now: float) -> ChannelStats:
         consumers=tuple(channel.consumers),
         finish_times=channel.finish_times,
         losses=channel.losses.copy(),
+        disk=_read_disk_use(channel.queue) if has_disk else NO_DISK_USE,
     )
+
+
+def _read_disk_use(queue: MessageQueue) -> DiskUse:
+    backend = queue.backend
+    if not isinstance(backend, DiskBackend):
+        return NO_DISK_USE
+    return DiskUse(backend.queue.disk_bytes, backend.queue.segment_count)
 
 
 def _read_latency(latencies: list[LatencyQuantiles | None], now: float) -> LatencyStats:

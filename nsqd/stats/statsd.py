@@ -17,7 +17,14 @@ from nsqd.broker.limits.losses import Losses
 from nsqd.node import Node
 from nsqd.runtime.slices import gather_slices
 from nsqd.stats.memory import MemoryStats
-from nsqd.stats.snapshot import ChannelStats, LatencyStats, TopicStats, read_topic
+from nsqd.stats.snapshot import (
+    ALL_TOPICS,
+    ChannelStats,
+    LatencyStats,
+    TopicStats,
+    name_losses,
+    read_topics,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +82,7 @@ class Statsd:
         self._lines = StatsdLines(settings)
 
     async def run(self) -> None:
-        """Push each interval; when cancelled, what is left of a push is sent at once."""
+        """Push each interval; when cancelled, send the rest of a push at once."""
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:
@@ -98,10 +105,8 @@ class Statsd:
             await _spread(packets, spread_s(settings.interval_s), sender.send)
 
     def _read_lines(self) -> Iterator[str]:
-        broker = self._node.broker
-        topics = [topic for _, topic in sorted(broker.topics.items())]
         memory = self._node.memory.read() if self._settings.has_memory else None
-        return self._lines.render((read_topic(topic, broker.now) for topic in topics), memory)
+        return self._lines.render(read_topics(self._node.broker, ALL_TOPICS), memory)
 
 
 class StatsdLines:
@@ -158,14 +163,8 @@ class StatsdLines:
         yield from self._latency(base, channel.latency)
 
     def _losses(self, base: str, losses: Losses) -> Iterator[str]:
-        """Give what nsqd does not have; only what has ever been, so that its keys stay few."""
-        if losses.rejected_count:
-            yield self._count(f"{base}.rejected_count", losses.rejected_count)
-        for reason, count in losses.dropped_counts.items():
-            if count:
-                yield self._count(f"{base}.dropped_{reason.value}_count", count)
-        if losses.dead_lettered_count:
-            yield self._count(f"{base}.dead_lettered_count", losses.dead_lettered_count)
+        for name, count in name_losses(losses):
+            yield self._count(f"{base}.{name}", count)
 
     def _latency(self, base: str, latency: LatencyStats) -> Iterator[str]:
         percentiles = latency.percentiles or ()
@@ -236,7 +235,7 @@ class _Sender:
     def send(self, packet: bytes) -> None:
         try:
             self._connection.send(packet)
-        except OSError as error:  # BlockingIOError included: a packet dropped is what UDP is for.
+        except OSError as error:  # BlockingIOError included: UDP may lose a packet
             if not self._has_complained:
                 self._has_complained = True
                 logger.warning("STATSD: failed to send to %s - %s", self._address, error)

@@ -18,8 +18,14 @@ from nsqd.stats.clients import (
     read_producers,
 )
 from nsqd.stats.memory import MemoryStats
-from nsqd.stats.query import StatsQuery, find_topics
-from nsqd.stats.snapshot import ChannelStats, LatencyStats, TopicStats, read_topic
+from nsqd.stats.snapshot import (
+    ChannelStats,
+    LatencyStats,
+    StatsQuery,
+    TopicStats,
+    is_unknown,
+    read_topics,
+)
 
 
 def render_text(node: Node, query: StatsQuery, memory: MemoryStats) -> Iterator[str]:
@@ -41,14 +47,11 @@ def render_text(node: Node, query: StatsQuery, memory: MemoryStats) -> Iterator[
 
 def _topic_lines(node: Node, query: StatsQuery, now_s: float) -> Iterator[str]:
     title = "\nTopics:"
-    for topic in find_topics(node.broker, query) or ():
-        stats = read_topic(topic, node.broker.now, channel_name=query.channel_name)
-        if query.channel_name and not stats.channels:
-            continue
+    for topic in read_topics(node.broker, query):
         yield title
         title = ""
-        yield format_topic(stats)
-        for channel in stats.channels:
+        yield format_topic(topic)
+        for channel in topic.channels:
             yield format_channel(channel)
             if query.has_clients:
                 for client in read_consumers(channel, topic_name=query.topic_name):
@@ -59,8 +62,7 @@ def _topic_lines(node: Node, query: StatsQuery, now_s: float) -> Iterator[str]:
 
 def _producer_lines(node: Node, query: StatsQuery, now_s: float) -> Iterator[str]:
     title = "\nProducers:\n"
-    is_unknown = query.topic_name and node.broker.find_topic(query.topic_name) is None
-    if query.has_clients and not is_unknown:
+    if query.has_clients and not is_unknown(node.broker, query):
         for client in read_producers(node.connections, topic_name=query.topic_name):
             yield title
             title = ""
@@ -90,7 +92,7 @@ def format_channel(channel: ChannelStats) -> str:
 
 
 def _format_losses(losses: Losses) -> str:
-    """Return what nsqd does not have, and only if it is there: scripts know nothing of it."""
+    """Return the counts of messages lost to limits that are not zero: nsqd has no such columns."""
     counts = (
         ("rejected", losses.rejected_count),
         ("dropped", losses.dropped_count),
@@ -100,7 +102,7 @@ def _format_losses(losses: Losses) -> str:
 
 
 def format_client(client: ClientStats, now_s: float) -> str:
-    """Return what a line says of a client: what it published, else what it consumes."""
+    """Return a client's part of a line: of a publisher its topics, of another its deliveries."""
     port = client.remote_address.rpartition(":")[2] if ":" in client.remote_address else ""
     name = f"{client.hostname}:{port} {client.user_agent}"
     connected = format_duration(max(int(now_s - client.connected_at_s), 0))

@@ -75,7 +75,6 @@ LAYERS = {
             "nsqd.node",
             "nsqd.broker",
             "nsqd.tcp",
-            "nsqd.http",
             "nsqd.runtime",
             "nsqd.config",
         ),

@@ -16,22 +16,9 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from prometheus_client.registry import Collector
 
 from nsqd.config.limits import Limits
-from nsqd.stats.prometheus import (
-    OTHER,
-    DiskUse,
-    RowTable,
-    TopicReading,
-)
-from nsqd.stats.snapshot import ChannelStats, TopicStats
+from nsqd.stats.prometheus import OTHER, RowTable
+from nsqd.stats.snapshot import ChannelStats, DiskUse, TopicStats
 from tests.support.snapshots import channel_stats, make_losses, topic_stats
-
-NOTHING = DiskUse(0, 0)
-
-
-def reading(
-    topic: TopicStats, topic_disk: DiskUse = NOTHING, channel_disk: DiskUse = NOTHING
-) -> TopicReading:
-    return (topic, topic_disk), [(channel, channel_disk) for channel in topic.channels]
 
 
 def finished(name: str, *times_s: float) -> ChannelStats:
@@ -51,10 +38,10 @@ def samples(text: str) -> dict[str, float]:
     return found
 
 
-def render(*readings: TopicReading, max_queues: int = 100, is_openmetrics: bool = False) -> str:
+def render(*topics: TopicStats, max_queues: int = 100, is_openmetrics: bool = False) -> str:
     table = RowTable(max_queues)
-    for each in readings:
-        table.add(each)
+    for topic in topics:
+        table.add(topic)
     return "".join(table.render(is_openmetrics=is_openmetrics))
 
 
@@ -71,6 +58,7 @@ def test_every_figure_of_a_topic_and_a_channel() -> None:
         timeout_count=7,
         is_paused=True,
         losses=make_losses(depth=11, ttl=12, attempts=13, dead_lettered=14),
+        disk=DiskUse(222, 3),
     )
     topic = topic_stats(
         *("t", channel),
@@ -81,9 +69,10 @@ def test_every_figure_of_a_topic_and_a_channel() -> None:
         is_paused=True,
         losses=make_losses(depth=1, ttl=2, attempts=0, dead_lettered=3, rejected=4),
         limits=Limits(max_depth=100, max_depth_bytes=1000, msg_ttl_s=1.5, max_attempts=5),
+        disk=DiskUse(111, 2),
     )
 
-    assert samples(render(reading(topic, DiskUse(111, 2), DiskUse(222, 3)))) == {
+    assert samples(render(topic)) == {
         "nsqd_topic_depth{store=memory,topic=t}": 8,
         "nsqd_topic_depth{store=disk,topic=t}": 1,
         "nsqd_topic_messages_total{topic=t}": 30,
@@ -120,7 +109,7 @@ def test_every_figure_of_a_topic_and_a_channel() -> None:
 
 
 def test_finish_times_are_a_histogram() -> None:
-    text = render(reading(topic_stats("t", finished("c", 0.004, 0.004, 2.0, 5000.0))))
+    text = render(topic_stats("t", finished("c", 0.004, 0.004, 2.0, 5000.0)))
 
     found = samples(text)
     name = "nsqd_channel_finish_time_seconds"
@@ -142,7 +131,7 @@ def test_what_does_not_fit_is_summed_up() -> None:
         topic_stats("d", channel_stats("z", depth=1000), depth=1000),
     ]
 
-    found = samples(render(*map(reading, topics), max_queues=4))
+    found = samples(render(*topics, max_queues=4))
 
     assert {key: value for key, value in found.items() if key.startswith("nsqd_topic_depth")} == {
         "nsqd_topic_depth{store=memory,topic=a}": 1,
@@ -162,7 +151,7 @@ def test_what_does_not_fit_is_summed_up() -> None:
 def test_with_no_room_at_all_there_is_one_row() -> None:
     topics = [topic_stats(name, channel_stats("c")) for name in "abc"]
 
-    found = samples(render(*map(reading, topics), max_queues=0))
+    found = samples(render(*topics, max_queues=0))
 
     assert {key.partition("topic=")[2] for key in found} == {f"{OTHER}}}"}
 
@@ -220,7 +209,7 @@ def test_it_is_what_prometheus_client_would_have_written(*, is_openmetrics: bool
         for index in range(250)
     ]
     reference = Reference(topics)
-    text = render(*map(reading, topics), max_queues=10_000, is_openmetrics=is_openmetrics)
+    text = render(*topics, max_queues=10_000, is_openmetrics=is_openmetrics)
     if is_openmetrics:
         document = generate_openmetrics(reference).decode()  # type: ignore[no-untyped-call]
         expected = by_name(parse_openmetrics(document))  # type: ignore[no-untyped-call]
@@ -238,6 +227,6 @@ def test_it_is_what_prometheus_client_would_have_written(*, is_openmetrics: bool
 def test_of_topics_without_a_row_the_strictest_limit_is_shown() -> None:
     topics = [topic_stats("t", limits=Limits(max_depth=limit)) for limit in (0, 7, 5, 0)]
 
-    found = samples(render(*map(reading, topics), max_queues=0))
+    found = samples(render(*topics, max_queues=0))
 
     assert found["nsqd_topic_max_depth{topic=(other)}"] == 5

@@ -10,9 +10,20 @@ from nsqd.broker.broker import Broker, BrokerSettings
 from nsqd.broker.channel import ChannelSettings
 from nsqd.broker.errors import NotInFlightError
 from nsqd.broker.queue.ids import MessageIdFactory
-from nsqd.stats.snapshot import LatencyStats, TopicStats, read_topic
+from nsqd.stats.snapshot import (
+    ALL_TOPICS,
+    DiskUse,
+    LatencyStats,
+    StatsQuery,
+    TopicStats,
+    is_unknown,
+    name_losses,
+    read_topic,
+    read_topics,
+)
 from tests.support.channel_rig import MSG_TIMEOUT_S, Client, disk_settings
 from tests.support.fake_scheduler import FakeScheduler
+from tests.support.snapshots import make_losses
 
 
 def make_broker(
@@ -53,6 +64,63 @@ def test_one_channel_can_be_asked_for(tmp_path: Path) -> None:
         "b#ephemeral"
     ]
     assert read(broker, channel_name="nope").channels == ()
+
+
+def test_topics_are_in_the_order_of_their_names(tmp_path: Path) -> None:
+    broker = make_broker(tmp_path, FakeScheduler())
+    for name in ("b", "c", "a"):
+        broker.ensure_topic(name)
+
+    assert [topic.name for topic in read_topics(broker, ALL_TOPICS)] == ["a", "b", "c"]
+
+
+def test_a_query_chooses_one_topic_or_those_with_a_channel(tmp_path: Path) -> None:
+    broker = make_broker(tmp_path, FakeScheduler())
+    broker.ensure_topic("a").ensure_channel("x")
+    broker.ensure_topic("b").ensure_channel("y")
+
+    def names(query: StatsQuery) -> list[str]:
+        return [topic.name for topic in read_topics(broker, query)]
+
+    assert names(StatsQuery(topic_name="b")) == ["b"]
+    assert names(StatsQuery(channel_name="x")) == ["a"]
+    assert names(StatsQuery(topic_name="b", channel_name="x")) == []
+    assert names(StatsQuery(topic_name="nope")) == []
+
+
+def test_a_query_for_a_topic_that_does_not_exist_is_told_apart(tmp_path: Path) -> None:
+    broker = make_broker(tmp_path, FakeScheduler())
+    broker.ensure_topic("t")
+
+    assert is_unknown(broker, StatsQuery(topic_name="nope"))
+    assert not is_unknown(broker, StatsQuery(topic_name="t"))
+    assert not is_unknown(broker, ALL_TOPICS)
+
+
+def test_losses_that_are_zero_have_no_name() -> None:
+    assert name_losses(make_losses()) == []
+    assert name_losses(make_losses(depth=1, ttl=0, attempts=2, rejected=4, dead_lettered=3)) == [
+        ("rejected_count", 4),
+        ("dropped_depth_count", 1),
+        ("dropped_attempts_count", 2),
+        ("dead_lettered_count", 3),
+    ]
+
+
+def test_the_use_of_the_disk_is_read_if_asked_for(tmp_path: Path) -> None:
+    scheduler = FakeScheduler()
+    broker = make_broker(tmp_path, scheduler)
+    topic = broker.ensure_topic("t")
+    topic.ensure_channel("c")
+    topic.ensure_channel("c#ephemeral")
+    topic.publish([b"x" * 74] * 8)
+    scheduler.settle()
+
+    stats = read_topic(topic, broker.now, has_disk=True)
+
+    assert [channel.disk for channel in stats.channels] == [DiskUse(3 * 104, 1), DiskUse(0, 0)]
+    assert stats.disk.size_bytes == 0
+    assert read(broker, "t").channels[0].disk == DiskUse(0, 0)
 
 
 def test_depth_tells_memory_from_disk(tmp_path: Path) -> None:
