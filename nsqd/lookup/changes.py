@@ -1,8 +1,8 @@
-"""What one nsqlookupd has yet to be told: a set of names, not a log of events.
+"""LookupChanges: the names that one nsqlookupd has yet to hear of; a set, not a log of events.
 
-A name stays noted until it is sent, and what is said of it is how things are at that moment. So a
-topic that is deleted and made anew never ends up unregistered, whatever the order of the notices,
-and churn takes no more room than the names it is about. Nothing here waits or knows of sockets.
+A name stays noted until its commands are made, and these describe the broker at that moment. So a
+topic that is deleted and made anew never ends up unregistered, in whichever order the changes were
+noted, and churn takes no more room than the names it is about. No waiting, no sockets.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,27 +12,27 @@ from nsqd.protocol.lookup import encode_register, encode_unregister
 
 
 class _TopicChanges:
-    """What has happened to one topic since it was last spoken of."""
+    """The changes of one topic since its last commands."""
 
     __slots__ = ("channels", "is_gone", "is_new")
 
     def __init__(self) -> None:
-        self.is_new = False  # nsqlookupd knows nothing of it: all of it is to be registered
-        self.is_gone = False  # it was deleted, though it may have come back
-        self.channels: dict[str, None] = {}  # that came or went; a set that keeps its order
+        self.is_new = False  # unknown to nsqlookupd: register the topic with all its channels
+        self.is_gone = False  # deleted, though a topic of the name may exist again
+        self.channels: dict[str, None] = {}  # came or went; a set that keeps its order
 
 
 class LookupChanges:
-    """The names that changed, turned into commands when there is somebody to tell."""
+    """Collects the names that changed; makes commands of them when they can be sent."""
 
     def __init__(self, topics: Mapping[str, Topic]) -> None:
-        """Args: topics: the topics of the broker, which others change."""
+        """Args: topics: the topics of the broker, which changes them."""
         self._topics = topics
         self._changes: dict[str, _TopicChanges] = {}
         self._count = 0
 
     def __len__(self) -> int:
-        """How many names are noted."""
+        """Return the number of names noted."""
         return self._count
 
     def note(self, topic: str, channel: str | None) -> None:
@@ -48,18 +48,18 @@ class LookupChanges:
             changes.is_gone = True
 
     def note_everything(self) -> None:
-        """Forget what was noted and begin with all there is: nsqlookupd knows nothing of us."""
+        """Note all topics anew, for an nsqlookupd that has just been connected to."""
         self.clear()
         for name in self._topics:
             self._ensure(name).is_new = True
 
     def clear(self) -> None:
-        """Forget what was noted."""
+        """Forget all names."""
         self._changes.clear()
         self._count = 0
 
-    def take(self, max_commands: int) -> list[bytes]:
-        """Return the commands for what is noted, and forget it, topic by topic.
+    def pop_commands(self, max_commands: int) -> list[bytes]:
+        """Return commands for the names noted, and forget these names, topic by topic.
 
         There are more than `max_commands` only if one topic alone needs more.
         """

@@ -1,29 +1,27 @@
-"""LookupPeer: one nsqlookupd, kept up to date for as long as it is wanted.
+"""LookupPeer: one nsqlookupd, kept up to date until it is cancelled.
 
-`run` connects, identifies, registers everything, then sends what changes and a PING now and then.
-When the connection breaks it starts over: at once after a good one, then less and less often. The
-peer owns its connection and what is still to be said; it only reads the broker's topics. Errors are
-kept as text, since an exception that is stored is a reference cycle that nobody would collect.
+`run` connects, identifies, registers all topics, then sends changes and a PING now and then. When
+the connection breaks it starts over: at once after a good one, then less and less often. The peer
+owns its connection and the changes still to send; it only reads the broker's topics. Errors are
+kept as text: a stored exception is a reference cycle, and the garbage collector is off.
 """
 
 import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import cast
 
 from nsqd.broker.topic import Topic
 from nsqd.lookup.changes import LookupChanges
+from nsqd.lookup.conversation import Conversation
 from nsqd.protocol.lookup import (
     MAGIC,
     LookupdIdentity,
     LookupReplyError,
     PeerIdentity,
-    ReplyParser,
-    check_ok,
     decode_lookupd_identity,
     encode_identify,
     encode_ping,
@@ -34,21 +32,21 @@ logger = logging.getLogger(__name__)
 
 # Commands sent before their replies are awaited: a few round trips for thousands of registrations.
 MAX_COMMANDS = 512
-# Names that may wait for a slow nsqlookupd; with more, it is cheaper to register everything anew.
+# Names that may wait for a slow nsqlookupd; with more, it is cheaper to register all topics anew.
 MAX_CHANGES = 100_000
-# Two attempts to connect are at least this far apart, whatever happens.
+# Two attempts to connect are always at least this far apart.
 MIN_ATTEMPT_INTERVAL_S = 0.1
 FIRST_BACKOFF_S = 0.1
-# One refused connection a second costs nobody anything, and bounds how long one that is back goes
-# without us.
+# One refused connection a second costs next to nothing, and an nsqlookupd that is back has this
+# nsqd within a second.
 MAX_BACKOFF_S = 1.0
-# One that was away is met by every nsqd of the cluster: each gives it a moment, at random.
+# An nsqlookupd that was away is met by every nsqd of the cluster: each waits a moment, at random.
 RETURN_DELAYS_S = (0.25, 0.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerSettings:
-    """What every nsqlookupd is told of this nsqd, and how long it may take."""
+    """The identity of this nsqd, and the time limits for every nsqlookupd."""
 
     identity: PeerIdentity
     max_reply_bytes: int
@@ -60,7 +58,7 @@ class PeerSettings:
 
 @dataclass(frozen=True, slots=True)
 class PeerStatus:
-    """How it stands with one nsqlookupd."""
+    """The state of the connection to one nsqlookupd."""
 
     address: str
     is_connected: bool  # and identified
@@ -69,37 +67,37 @@ class PeerStatus:
 
 
 class PeerState(Enum):
-    """How far a peer has got."""
+    """Whether a peer is connected; NEW before the first attempt is over."""
 
-    NEW = auto()  # its first attempt is not over
+    NEW = auto()
     CONNECTED = auto()
     DISCONNECTED = auto()
 
 
 class Backoff:
-    """How long to wait after each failure: not at all after a success, then twice as long."""
+    """The waits after failures: none after a success, then each twice as long as the last."""
 
     def __init__(self) -> None:
         self._next_s = FIRST_BACKOFF_S
 
     def reset(self) -> None:
-        """Note that all went well."""
+        """Note a success."""
         self._next_s = 0.0
 
     def next_delay_s(self) -> float:
-        """Return the next time to wait, somewhat at random, so that a cluster spreads out."""
+        """Return the next wait, somewhat at random, so that the nsqds of a cluster spread out."""
         delay_s = self._next_s
         self._next_s = min(max(2 * delay_s, FIRST_BACKOFF_S), MAX_BACKOFF_S)
         return delay_s * random.uniform(0.5, 1.0)
 
 
 class LookupPeer:
-    """One nsqlookupd and what it knows of us."""
+    """One nsqlookupd, and the changes that it has not been sent yet."""
 
     def __init__(self, address: str, settings: PeerSettings, topics: Mapping[str, Topic]) -> None:
         self.address = address
         self.state = PeerState.NEW
-        # Where it answers HTTP, while it is connected and if it said so.
+        # Its HTTP address, while it is connected and if it has named one.
         self.http_address: tuple[str, int] | None = None
         # Set once the first attempt to connect is over, well or not.
         self.has_tried = asyncio.Event()
@@ -114,7 +112,7 @@ class LookupPeer:
 
     @property
     def status(self) -> PeerStatus:
-        """How it stands."""
+        """The state of the connection."""
         return PeerStatus(
             self.address,
             self.state is PeerState.CONNECTED,
@@ -122,21 +120,26 @@ class LookupPeer:
             self._last_error,
         )
 
-    def note(self, topic: str, channel: str | None) -> None:
-        """Have it told of a topic (channel None) or channel that has come or gone.
+    @property
+    def is_worth_asking(self) -> bool:
+        """Whether it answers questions over HTTP, or may do so soon."""
+        return self.http_address is not None or self.state is PeerState.NEW
 
-        While it is not connected this only hurries the next attempt, which registers everything.
+    def note(self, topic: str, channel: str | None) -> None:
+        """Announce a topic (channel None) or channel that has come or gone.
+
+        Without a connection this only hurries the next attempt, which registers all topics.
         """
         if self.state is PeerState.CONNECTED:
             self._changes.note(topic, channel)
         self._wake.set()
 
     async def run(self) -> None:
-        """Keep it up to date until cancelled."""
+        """Keep the nsqlookupd up to date until cancelled."""
         try:
             await self._run()
         finally:
-            # Nobody shall wait for a peer that was dropped during its first attempt.
+            # Let go the topics that wait for a peer which is dropped during its first attempt.
             self.has_tried.set()
 
     async def _run(self) -> None:
@@ -153,18 +156,18 @@ class LookupPeer:
                 await self._serve(host, port)
             except (OSError, LookupReplyError) as error:
                 self._fail(str(error) or type(error).__name__)
-            self._wake.clear()  # What woke us up to now is the failure itself.
+            self._wake.clear()  # Set by the failure itself.
             latest = max(loop.time() + self._backoff.next_delay_s(), earliest)
             await self._rest(latest)
             if loop.time() < earliest:
                 await asyncio.sleep(earliest - loop.time())
 
     async def _serve(self, host: str, port: int) -> None:
-        """Speak to it until something goes wrong.
+        """Connect, and send changes until an error ends the connection.
 
         Raises:
-            OSError: it can't be reached, does not answer in time, or has gone.
-            LookupReplyError: it answered something else than it should.
+            OSError: the nsqlookupd can't be reached, does not answer in time, or has gone.
+            LookupReplyError: its reply to IDENTIFY is unusable.
         """
         logger.debug("LOOKUPD(%s): connecting", self.address)
         was_away, self._was_away = self._was_away, True
@@ -182,7 +185,7 @@ class LookupPeer:
             self._changes.clear()
             conversation.close()
 
-    async def _connect(self, host: str, port: int) -> "Conversation":
+    async def _connect(self, host: str, port: int) -> Conversation:
         settings = self._settings
         loop = asyncio.get_running_loop()
 
@@ -200,7 +203,7 @@ class LookupPeer:
             raise OSError(str(error)) from error
         return conversation
 
-    async def _identify(self, conversation: "Conversation") -> None:
+    async def _identify(self, conversation: Conversation) -> None:
         reply = await conversation.ask(MAGIC + encode_identify(self._settings.identity))
         self._introduce(decode_lookupd_identity(reply))
         self._changes.note_everything()
@@ -221,16 +224,16 @@ class LookupPeer:
             ascii(identity.version)[1:-1],
         )
 
-    async def _keep_up_to_date(self, conversation: "Conversation") -> None:
+    async def _keep_up_to_date(self, conversation: Conversation) -> None:
         loop = asyncio.get_running_loop()
         ping_interval_s = self._settings.ping_interval_s
         ping_at = loop.time() + ping_interval_s
         while True:
             if loop.time() >= ping_at:
-                # At a fixed pace, whatever else is sent: only PING tells that we are alive.
+                # At a fixed pace also between changes: to nsqlookupd only PING is a sign of life.
                 ping_at = loop.time() + ping_interval_s
                 await conversation.tell([encode_ping()])
-            elif commands := self._changes.take(MAX_COMMANDS):
+            elif commands := self._changes.pop_commands(MAX_COMMANDS):
                 await conversation.tell(commands)
                 self._check_pace()
             else:
@@ -243,7 +246,7 @@ class LookupPeer:
             raise TimeoutError(f"too slow, {len(self._changes)} changes wait")
 
     async def _rest(self, until: float) -> None:
-        """Wait for news, at most until that time of the loop's clock."""
+        """Wait for a change or the end of the connection, at most until a time of the loop."""
         timer = asyncio.get_running_loop().call_at(until, self._wake.set)
         try:
             await self._wake.wait()
@@ -255,136 +258,7 @@ class LookupPeer:
         self.state = PeerState.DISCONNECTED
         self._last_error = text
         self.has_tried.set()
-        # Only the first of many equal failures: it may be away for days.
+        # Only the first of many equal failures: an nsqlookupd may be away for days.
         if text != self._logged_error:
             self._logged_error = text
             logger.error("LOOKUPD(%s): %s", self.address, text)
-
-
-class Conversation(asyncio.Protocol):
-    """A connection on which commands go out, many at a time, and one reply comes for each.
-
-    It is of no more use once something went wrong; `on_end` is called then, and whoever asks or
-    checks is told why.
-    """
-
-    def __init__(
-        self, on_end: Callable[[], object], reply_timeout_s: float, *, max_reply_bytes: int
-    ) -> None:
-        self._on_end = on_end
-        self._reply_timeout_s = reply_timeout_s
-        self._parser = ReplyParser(max_reply_bytes=max_reply_bytes)
-        self._transport: asyncio.Transport | None = None
-        self._end = ""  # why it is over
-        # What is awaited: the number of replies, whether each must be OK, and the last one.
-        self._due_count = 0
-        self._is_ok_due = False
-        self._reply = b""
-        self._waiter: asyncio.Future[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-
-    # Called by the event loop.
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports have the methods of asyncio's, but not their classes.
-        self._transport = cast(asyncio.Transport, transport)
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            for reply in self._parser.feed(data):
-                self._take(reply)
-        except LookupReplyError as error:
-            self._stop(str(error))
-        if self._timer is not None:
-            # The deadline is for each reply, not for all that were asked for at once.
-            self._set_timer()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop(f"connection lost - {exc}" if exc is not None else "closed the connection")
-
-    # Called by the peer.
-
-    async def ask(self, command: bytes) -> bytes:
-        """Send a command and return its reply.
-
-        Raises:
-            OSError: it did not come.
-        """
-        await self._exchange(command, 1, is_ok_due=False)
-        return self._reply
-
-    async def tell(self, commands: list[bytes]) -> None:
-        """Send commands; return once all of them are answered with OK.
-
-        Raises:
-            OSError: they are not.
-        """
-        await self._exchange(b"".join(commands), len(commands), is_ok_due=True)
-
-    def check(self) -> None:
-        """See whether it is still of use.
-
-        Raises:
-            ConnectionError: it is not.
-        """
-        if self._end:
-            raise ConnectionError(self._end)
-
-    def close(self) -> None:
-        """Close the connection, without a word."""
-        self._stop("closed")
-
-    async def _exchange(self, data: bytes, count: int, *, is_ok_due: bool) -> None:
-        self.check()
-        assert self._transport is not None
-        assert self._waiter is None, "one exchange at a time"
-        self._due_count = count
-        self._is_ok_due = is_ok_due
-        self._waiter = asyncio.get_running_loop().create_future()
-        self._transport.write(data)
-        self._set_timer()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-            self._clear_timer()
-        self.check()
-
-    def _take(self, reply: bytes) -> None:
-        if not self._due_count:
-            raise LookupReplyError("sent a reply that nobody asked for")
-        if self._is_ok_due:
-            check_ok(reply)
-        self._reply = reply
-        self._due_count -= 1
-        if not self._due_count:
-            self._clear_timer()
-            self._wake_up()
-
-    def _time_out(self) -> None:
-        self._stop(f"no reply in {self._reply_timeout_s:g} s")
-
-    def _stop(self, reason: str) -> None:
-        if self._end:
-            return
-        self._end = reason
-        self._clear_timer()
-        # Not close(): that would wait for what can't be written.
-        if self._transport is not None:
-            self._transport.abort()
-        self._wake_up()
-        self._on_end()
-
-    def _wake_up(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def _set_timer(self) -> None:
-        self._clear_timer()
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._reply_timeout_s, self._time_out)
-
-    def _clear_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nsqd.broker.topic import TopicState
-from nsqd.lookup.registration import MAX_QUERIES_PER_PEER
+from nsqd.lookup.channel_query import MAX_QUERIES_PER_PEER
 from nsqd.protocol.lookup import Identify
 from tests.support import certs
 from tests.support.clock import not_before

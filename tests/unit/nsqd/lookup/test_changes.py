@@ -1,4 +1,4 @@
-"""LookupChanges: whatever happens between two takes, nsqlookupd ends up with what there is."""
+"""LookupChanges: after any changes between two calls, nsqlookupd ends up with the true state."""
 
 from typing import cast
 
@@ -60,8 +60,8 @@ class FakeBroker:
             del found.channels[channel]
             self.changes.note(topic, channel)
 
-    def take(self, max_commands: int = 1000) -> str:
-        return b"".join(self.changes.take(max_commands)).decode()
+    def pop_commands(self, max_commands: int = 1000) -> str:
+        return b"".join(self.changes.pop_commands(max_commands)).decode()
 
 
 @pytest.fixture
@@ -72,68 +72,68 @@ def broker() -> FakeBroker:
 def test_a_topic_without_channels_is_registered_by_name(broker: FakeBroker) -> None:  # N-1
     broker.create("t")
 
-    assert broker.take() == "REGISTER t\n"
+    assert broker.pop_commands() == "REGISTER t\n"
 
 
 def test_channels_stand_for_their_topic(broker: FakeBroker) -> None:  # N-1
     broker.create("t", "a", "b#ephemeral")
 
-    assert broker.take() == "REGISTER t a\nREGISTER t b#ephemeral\n"
+    assert broker.pop_commands() == "REGISTER t a\nREGISTER t b#ephemeral\n"
 
 
 def test_what_was_taken_is_not_said_again(broker: FakeBroker) -> None:
     broker.create("t")
-    broker.take()
+    broker.pop_commands()
 
     assert len(broker.changes) == 0
-    assert broker.take() == ""
+    assert broker.pop_commands() == ""
 
 
 def test_a_new_channel_is_registered_alone(broker: FakeBroker) -> None:  # N-3
     broker.create("t", "a")
-    broker.take()
+    broker.pop_commands()
 
     broker.create("t", "b")
 
-    assert broker.take() == "REGISTER t b\n"
+    assert broker.pop_commands() == "REGISTER t b\n"
 
 
 def test_a_deleted_channel_is_unregistered(broker: FakeBroker) -> None:  # N-3
     broker.create("t", "a")
-    broker.take()
+    broker.pop_commands()
 
     broker.delete_channel("t", "a")
 
-    assert broker.take() == "UNREGISTER t a\n"
+    assert broker.pop_commands() == "UNREGISTER t a\n"
 
 
 def test_a_deleted_topic_is_unregistered_after_its_channels(broker: FakeBroker) -> None:  # N-3
     broker.create("t", "a#ephemeral")
-    broker.take()
+    broker.pop_commands()
 
     broker.delete("t")
 
-    assert broker.take() == "UNREGISTER t a#ephemeral\nUNREGISTER t\n"
+    assert broker.pop_commands() == "UNREGISTER t a#ephemeral\nUNREGISTER t\n"
 
 
 def test_a_channel_that_was_deleted_and_made_anew_stays_registered(broker: FakeBroker) -> None:
     broker.create("t", "a")
-    broker.take()
+    broker.pop_commands()
 
     broker.delete_channel("t", "a")
     broker.create("t", "a")
 
-    assert broker.take() == "REGISTER t a\n"
+    assert broker.pop_commands() == "REGISTER t a\n"
 
 
 def test_a_topic_that_was_deleted_and_made_anew_is_registered_last(broker: FakeBroker) -> None:
     broker.create("t", "a")
-    broker.take()
+    broker.pop_commands()
 
     broker.delete("t")
     broker.create("t", "b")
 
-    commands = broker.take().splitlines()
+    commands = broker.pop_commands().splitlines()
     assert commands[-2:] == ["UNREGISTER t", "REGISTER t b"]
 
 
@@ -141,32 +141,32 @@ def test_a_topic_that_never_was_told_of_is_gone_without_harm(broker: FakeBroker)
     broker.create("t")
     broker.delete("t")
 
-    assert broker.take() == "UNREGISTER t\n"
+    assert broker.pop_commands() == "UNREGISTER t\n"
 
 
 def test_everything_is_said_to_one_that_knows_nothing(broker: FakeBroker) -> None:  # N-4
     broker.create("t", "a", "b")
     broker.create("u")
-    broker.take()
+    broker.pop_commands()
     broker.delete_channel("t", "b")
 
     broker.changes.note_everything()
 
-    assert broker.take() == "REGISTER t a\nREGISTER u\n"
+    assert broker.pop_commands() == "REGISTER t a\nREGISTER u\n"
 
 
 def test_no_more_topics_are_taken_than_asked_for(broker: FakeBroker) -> None:
     for number in range(10):
         broker.create(f"t{number}")
 
-    assert broker.take(4).count("\n") == 4
-    assert broker.take().count("\n") == 6
+    assert broker.pop_commands(4).count("\n") == 4
+    assert broker.pop_commands().count("\n") == 6
 
 
 def test_a_topic_is_taken_whole(broker: FakeBroker) -> None:
     broker.create("t", "a", "b", "c")
 
-    assert broker.take(1).count("\n") == 3
+    assert broker.pop_commands(1).count("\n") == 3
 
 
 def test_churn_takes_no_more_room_than_its_names(broker: FakeBroker) -> None:
@@ -226,7 +226,7 @@ def test_nsqlookupd_ends_up_with_what_there_is(operations: list[tuple[object, ..
     for name, *arguments in operations:
         match name:
             case "send":
-                lookupd.feed(broker.changes.take(cast(int, arguments[0])))
+                lookupd.feed(broker.changes.pop_commands(cast(int, arguments[0])))
             case "reconnect":
                 lookupd = FakeLookupd()
                 broker.changes.note_everything()
@@ -241,7 +241,7 @@ def test_nsqlookupd_ends_up_with_what_there_is(operations: list[tuple[object, ..
                     is_new_since_tombstone[topic] = True
                 getattr(broker, cast(str, name))(*arguments)
 
-    lookupd.feed(broker.changes.take(1000))
+    lookupd.feed(broker.changes.pop_commands(1000))
 
     assert lookupd.known == {
         (topic.name, channel)

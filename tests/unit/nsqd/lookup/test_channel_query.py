@@ -3,7 +3,7 @@ from typing import cast
 import pytest
 
 from nsqd.http.client import HttpClient, Reply, Url
-from nsqd.lookup.channel_query import ChannelQuery, ChannelQueryError
+from nsqd.lookup.channel_query import ChannelQuery, ChannelQueryError, usable_channels
 
 ADDRESS = ("::1", 4161)
 
@@ -60,3 +60,9 @@ async def test_an_address_that_cannot_be_asked(host: str) -> None:
         await fetch(client, (host, 4161))
 
     assert client.asked == []
+
+
+def test_channels_are_made_of_valid_lasting_names_only() -> None:  # N-9
+    names = ["two", "one", "gone#ephemeral", "bad name", "", "x" * 65, "one", "#ephemeral", "a/b"]
+
+    assert usable_channels(names) == ["one", "two"]
