@@ -30,8 +30,7 @@ from nsqd.broker.deferred import Deferred
 from nsqd.broker.durations import Histogram, LatencyQuantiles
 from nsqd.broker.errors import ClosedError, ConsumerLimitError, NotInFlightError
 from nsqd.broker.in_flight import Entry, InFlight
-from nsqd.broker.limits.losses import Losses
-from nsqd.broker.limits.queue_bounds import QueueBounds
+from nsqd.broker.limits.queue_bounds import Losses, QueueBounds
 from nsqd.broker.queue.batch import AnyBatch, Message
 from nsqd.broker.queue.message_queue import MessageQueue
 from nsqd.broker.queue.piece import Piece

@@ -16,8 +16,8 @@ from nsqd.broker.archive.archive import Archive
 from nsqd.broker.channel import Channel
 from nsqd.broker.errors import ClosedError, DrainingError
 from nsqd.broker.hand_over import HandOver
-from nsqd.broker.limits.losses import Losses
 from nsqd.broker.limits.overrides import NO_OVERRIDES
+from nsqd.broker.limits.queue_bounds import Losses
 from nsqd.broker.limits.topic_bounds import TopicBounds
 from nsqd.broker.queue.batch import AnyBatch, Batch, MixedBatch
 from nsqd.broker.queue.ids import SEQUENCE_COUNT, MessageIdFactory

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from operator import add, attrgetter
 from typing import TypeAlias
 
-from nsqd.broker.limits.losses import DropReason
+from nsqd.broker.limits.queue_bounds import DropReason
 from nsqd.config.kinds import DURATION
 from nsqd.config.limits import LIMITS, Limit
 from nsqd.stats.snapshot import ChannelStats, TopicStats

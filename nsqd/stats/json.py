@@ -10,7 +10,7 @@ from json.encoder import encode_basestring_ascii as quote
 
 from nsqd import PROTOCOL_VERSION
 from nsqd.broker.archive.archive import ArchiveStats
-from nsqd.broker.limits.losses import Losses
+from nsqd.broker.limits.queue_bounds import Losses
 from nsqd.node import Node
 from nsqd.stats.clients import (
     PROTOCOL_NAME,

@@ -12,7 +12,7 @@ from nsqd.broker.broker import Broker
 from nsqd.broker.channel import Channel
 from nsqd.broker.consumer import Consumer, Locality
 from nsqd.broker.durations import Histogram, LatencyQuantiles
-from nsqd.broker.limits.losses import Losses
+from nsqd.broker.limits.queue_bounds import Losses
 from nsqd.broker.queue.backend import DiskBackend
 from nsqd.broker.queue.message_queue import MessageQueue
 from nsqd.broker.topic import Topic

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from nsqd.broker.limits.losses import Losses
+from nsqd.broker.limits.queue_bounds import Losses
 from nsqd.node import Node
 from nsqd.runtime.slices import gather_slices
 from nsqd.stats.memory import MemoryStats

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from datetime import datetime
 
-from nsqd.broker.limits.losses import Losses
+from nsqd.broker.limits.queue_bounds import Losses
 from nsqd.config.flags import version_text
 from nsqd.config.kinds import format_duration
 from nsqd.node import Node

@@ -5,7 +5,7 @@ from typing import Any
 
 from nsqd.broker.channel import FINISH_TIME_BOUNDS_S
 from nsqd.broker.durations import Histogram
-from nsqd.broker.limits.losses import DropReason, Losses
+from nsqd.broker.limits.queue_bounds import DropReason, Losses
 from nsqd.stats.clients import ClientStats
 from nsqd.stats.snapshot import NO_LATENCIES, ChannelStats, TopicStats
 

@@ -1,13 +1,12 @@
-"""LimitBook: which limits each topic has, from the flags or of its own, and puts them in force."""
+"""LimitBook: decides which limits each topic has, its own or the flags', and applies them."""
 
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
 
-from nsqd.broker.limits.age_clock import AgeClock
 from nsqd.broker.limits.dead_letter import Publish, find_dead_letter_name
 from nsqd.broker.limits.overrides import LimitOverrides
-from nsqd.broker.limits.queue_bounds import Rules
+from nsqd.broker.limits.queue_bounds import AgeClock, Rules
 from nsqd.broker.limits.topic_bounds import TopicBounds
 from nsqd.broker.scheduler import Scheduler
 from nsqd.broker.topic import Topic
@@ -15,8 +14,8 @@ from nsqd.config.limits import LIMITS, NO_LIMITS, Limits
 
 logger = logging.getLogger(__name__)
 
-# Dead letters are for somebody to look at: of the flags these don't hold for them, only limits of
-# their own topic do; and nothing makes dead letters of them again.
+# Dead letters wait for an operator. These flags don't hold for them, only the limits that their own
+# topic has; and dead letters never become dead letters again.
 _NOT_FOR_DEAD_LETTERS = ("msg_ttl_s", "max_attempts")
 
 
@@ -55,12 +54,12 @@ class LimitBook:
         return replace(own.over(flags), dead_letter_topic_suffix=""), sources
 
     def find_dead_letter_name(self, topic: Topic) -> str | None:
-        """Return where a topic's dead letters go, None if it has none."""
+        """Return the topic that gets a topic's dead letters, None if they are dropped."""
         limits, _ = self.find_limits(topic)
         return find_dead_letter_name(topic.name, limits.dead_letter_topic_suffix)
 
     def set(self, topic: Topic, overrides: LimitOverrides) -> None:
-        """Give a topic limits of its own instead of those it has."""
+        """Give a topic limits of its own, in place of all that it had."""
         topic.limit_overrides = overrides
         suffix = overrides.values.get("dead_letter_topic_suffix", "")
         before = self._names.pop(topic.name, None)
@@ -69,12 +68,12 @@ class LimitBook:
             self._names[topic.name] = name
         self.apply(topic)
         for other in {before, name} - {None, topic.name}:
-            # It has become a dead-letter topic, or is one no more.
+            # That topic has become a dead-letter topic, or is one no more.
             if (changed := self._topics.get(other or "")) is not None:
                 self.apply(changed)
 
     def forget(self, topic: Topic) -> None:
-        """A topic is gone."""
+        """Forget a topic that was deleted."""
         self._names.pop(topic.name, None)
 
     def apply(self, topic: Topic) -> None:

@@ -1,8 +1,8 @@
-"""Dead letters: messages that are not to be delivered, on their way to another topic.
+"""Dead letters: messages beyond a limit that are published to another topic instead of dropped.
 
-A message in limbo is out of its queue and not yet safe in the dead-letter topic. It keeps its
-record on disk until it is: a crash brings it back to its queue, never to nowhere. What the other
-topic refuses (a full disk, a full queue, a shutdown) stays in limbo and is tried again.
+A message in limbo has left its queue and is not yet safe in the dead-letter topic. Until it is, it
+keeps its record on disk, so that after a crash it is back in its queue. If the dead-letter topic
+refuses it (full disk, full queue, shutdown), it stays in limbo and is published again later.
 """
 
 import logging
@@ -19,22 +19,22 @@ from nsqd.protocol.names import is_ephemeral, is_valid_topic_name
 logger = logging.getLogger(__name__)
 
 RETRY_S = 1.0
-# Beyond this, what can't be buried now stays in its queue, or goes back to it. A disk that syncs
-# gives room again by itself, so that one may have more in hand than one that refuses.
+# Beyond these bounds messages stay in their queue or go back to it. Refused messages may wait for
+# ever; those that wait for a sync leave by themselves, so there may be more of them.
 MAX_REFUSED_COUNT = 4096
 MAX_REFUSED_BYTES = 16 * 1024 * 1024
 MAX_UNSYNCED_COUNT = 65536
 MAX_UNSYNCED_BYTES = 64 * 1024 * 1024
 
-# Publishes bodies to a topic; what it returns and raises is as with Topic.publish.
+# Publishes bodies to the topic of that name; returns and raises as Topic.publish does.
 Publish: TypeAlias = Callable[[str, Sequence[bytes]], Receipt | None]
 
 
 def find_dead_letter_name(topic_name: str, suffix: str) -> str | None:
     """Return the name of a topic's dead-letter topic, None if it has none.
 
-    That of an ephemeral topic could not be told from one that is used no more, and would stay for
-    ever; and a name can be too long already.
+    An ephemeral topic has none: its dead-letter topic would stay for ever after it is gone. Neither
+    has a topic whose name is too long for the suffix.
     """
     name = topic_name + suffix
     if not suffix or is_ephemeral(topic_name) or not is_valid_topic_name(name):
@@ -48,7 +48,7 @@ class Limbo:
     __slots__ = (
         "_keys",
         "_name",
-        "_on_buried",
+        "_on_safe",
         "_publish",
         "_refused",
         "_scheduler",
@@ -63,18 +63,19 @@ class Limbo:
         name: str,
         publish: Publish,
         scheduler: Scheduler,
-        on_buried: Callable[[list[Message]], object],
+        on_safe: Callable[[list[Message]], object],
     ) -> None:
         """Args:
         name: the dead-letter topic.
-        on_buried: told of messages that are safe there: they can be forgotten.
+        on_safe: told of messages that are safe there, so that their queue can forget them.
         """
         self._name = name
         self._publish = publish
         self._scheduler = scheduler
-        self._on_buried = on_buried
+        self._on_safe = on_safe
+        # Wait for the timer, which is set while there are any.
         self._refused: list[Message] = []
-        # Published, and waiting for the disk.
+        # Published, and waiting for the sync of the dead-letter topic.
         self._unsynced: dict[int, list[Message]] = {}
         self._unsynced_count = 0
         self._unsynced_bytes = 0
@@ -86,7 +87,7 @@ class Limbo:
 
     @property
     def has_room(self) -> bool:
-        """Whether more messages may be given to it."""
+        """Whether more messages may be added."""
         if self._unsynced_count >= MAX_UNSYNCED_COUNT or self._unsynced_bytes >= MAX_UNSYNCED_BYTES:
             return False
         return len(self._refused) < MAX_REFUSED_COUNT and (
@@ -94,14 +95,14 @@ class Limbo:
         )
 
     def add(self, messages: list[Message]) -> None:
-        """Bury messages: now if nothing is in the way, else as soon as nothing is."""
+        """Publish messages as dead letters, at once or after those that were refused."""
         if self._timer is not None:
-            self._refused += messages  # its topic refuses: nobody has to be asked for each of them
+            self._refused += messages
         else:
-            self._bury(messages)
+            self._publish_all(messages)
 
     def clear(self) -> list[Message]:
-        """Forget everything and return it."""
+        """Forget all messages and return them."""
         messages = self._refused
         for unsynced in self._unsynced.values():
             messages += unsynced
@@ -113,31 +114,32 @@ class Limbo:
             self._timer = None
         return messages
 
-    def _bury(self, messages: list[Message]) -> None:
+    def _publish_all(self, messages: list[Message]) -> None:
         try:
             receipt = self._publish(self._name, [message[3] for message in messages])
         except (ClosedError, DepthLimitError, OSError) as error:
             self._refuse(messages, error)
             return
         if receipt is None:
-            self._on_buried(messages)
+            self._on_safe(messages)
             return
         key = next(self._keys)
         self._unsynced[key] = messages
         self._unsynced_count += len(messages)
         self._unsynced_bytes += _body_bytes(messages)
-        receipt.when_done(lambda error: self._synced(key, error))
+        receipt.when_done(lambda error: self._end_sync(key, error))
 
-    def _synced(self, key: int, error: OSError | None) -> None:
+    def _end_sync(self, key: int, error: OSError | None) -> None:
         messages = self._unsynced.pop(key, None)
         if messages is None:
             return  # cleared meanwhile
         self._unsynced_count -= len(messages)
         self._unsynced_bytes -= _body_bytes(messages)
         if error is not None:
-            self._refuse(messages, error)  # it may be there twice in the end, but it will be there
+            # The dead-letter topic may have them twice in the end, but it will have them.
+            self._refuse(messages, error)
         else:
-            self._on_buried(messages)
+            self._on_safe(messages)
 
     def _refuse(self, messages: list[Message], error: Exception) -> None:
         logger.error(
@@ -152,7 +154,7 @@ class Limbo:
         self._timer = None
         messages, self._refused = self._refused, []
         if messages:
-            self._bury(messages)
+            self._publish_all(messages)
 
 
 def _body_bytes(messages: Sequence[Message]) -> int:

@@ -1,20 +1,21 @@
-"""QueueBounds: the limits of a topic at work on one of its queues, its own or a channel's.
+"""QueueBounds: enforces the limits of a topic on one queue, the topic's own or a channel's.
 
-It stands between the queue and whoever takes from it, and is not there at all while no limit is
-set. What it takes out is dropped and counted, or becomes a dead letter; never both, and nothing
-that is in flight. It works in bounded steps: when it has taken out enough for one turn of the loop
-it *rests* until the next one, and gives nothing out meanwhile.
+While a limit is set, a channel takes its messages through the bounds of its queue; without limits
+there are no bounds. A message beyond a limit is removed from the queue, and then either dropped and
+counted, or published as a dead letter. Messages in flight are left alone until they come back.
+
+The work is done in bounded steps: after `MAX_MESSAGES_PER_TURN` removed messages the bounds *rest*
+until the next turn of the loop, and `take` gives no message meanwhile.
 """
 
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from itertools import accumulate
 from struct import Struct
 
-from nsqd.broker.limits.age_clock import AgeClock
 from nsqd.broker.limits.dead_letter import Limbo, Publish
-from nsqd.broker.limits.losses import DropReason, Losses
 from nsqd.broker.queue.backend import DiskBackend
 from nsqd.broker.queue.batch import RECORD_OVERHEAD_BYTES, Batch, Message
 from nsqd.broker.queue.message_queue import MessageQueue
@@ -26,22 +27,98 @@ logger = logging.getLogger(__name__)
 
 MAX_MESSAGES_PER_TURN = 4096
 MAX_BYTES_PER_TURN = 4 * 1024 * 1024
-# While dead letters are refused, or the disk can't be read.
+# How long to rest while dead letters are refused, or the disk can't be read.
 RETRY_S = 1.0
 # How often the front of a queue is looked at in the life of a message.
 LOOKS_PER_TTL = 4
+# A difference between the wall clock and the steady clock up to this is drift, not a step.
+DRIFT_S = 1.0
 
 _unpack_timestamp = Struct(">q").unpack_from
 
 
+class DropReason(Enum):
+    """The limit for which a message was dropped."""
+
+    DEPTH = "depth"
+    TTL = "ttl"
+    ATTEMPTS = "attempts"
+
+
+class Losses:
+    """Messages that a queue refused or removed since the start of the process.
+
+    Each message is in one of the counts.
+    """
+
+    __slots__ = ("dead_lettered_count", "dropped_counts", "rejected_count")
+
+    def __init__(self) -> None:
+        self.dropped_counts = dict.fromkeys(DropReason, 0)
+        self.dead_lettered_count = 0
+        # Messages of publishes that the topic refused; they never were in the queue.
+        self.rejected_count = 0
+
+    @property
+    def dropped_count(self) -> int:
+        """How many are gone for good."""
+        return sum(self.dropped_counts.values())
+
+    def copy(self) -> "Losses":
+        """Return the figures of this moment."""
+        same = Losses()
+        same.dropped_counts = dict(self.dropped_counts)
+        same.dead_lettered_count = self.dead_lettered_count
+        same.rejected_count = self.rejected_count
+        return same
+
+
+class AgeClock:
+    """Wall-clock time for the age of messages, which a step of the clock does not make old.
+
+    Messages carry the wall clock of their publish. If that clock steps forward, all of them would
+    be too old at once. So the earlier of the wall clock and the steady clock counts, until the step
+    is as long ago as messages may become old: those published before it are too old by then, and
+    those published after it carry the new time.
+    """
+
+    __slots__ = ("_offset_ns", "_scheduler", "_stepped_at", "_ttl_s")
+
+    def __init__(self, scheduler: Scheduler, ttl_s: float) -> None:
+        """Args: ttl_s: how old messages may become."""
+        self._scheduler = scheduler
+        self._ttl_s = ttl_s
+        self._stepped_at: float | None = None
+        # From the steady clock to the wall clock.
+        self._offset_ns = scheduler.wall_time_ns() - round(scheduler.time() * 1e9)
+
+    def now_ns(self) -> int:
+        """Return the time in nanoseconds since 1970."""
+        now = self._scheduler.time()
+        wall_ns = self._scheduler.wall_time_ns()
+        steady_ns = round(now * 1e9) + self._offset_ns
+        if abs(wall_ns - steady_ns) <= DRIFT_S * 1e9:
+            self._stepped_at = None
+        elif self._stepped_at is None:
+            self._stepped_at = now
+            return min(wall_ns, steady_ns)
+        elif now - self._stepped_at < self._ttl_s:
+            return min(wall_ns, steady_ns)
+        else:
+            self._stepped_at = None
+        self._offset_ns += wall_ns - steady_ns
+        return wall_ns
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What holds for all queues of a topic, and what it takes to enforce it."""
+    """The limits of all queues of a topic, and the means to enforce them."""
 
     limits: Limits
     clock: AgeClock
     scheduler: Scheduler
-    dead_letter_name: str | None  # None: what is too old or was tried too often is dropped
+    # None: messages that are too old or were tried too often are dropped.
+    dead_letter_name: str | None
     publish: Publish
 
 
@@ -58,10 +135,10 @@ class QueueBounds:
     ) -> None:
         """Args:
         name: of the queue, for the log.
-        resume: called when it is worth taking again, after it has rested.
+        resume: called after a rest, when `take` may give messages again.
         """
         self.name = name
-        # When the front of the queue is worth a look, on the scheduler's clock.
+        # When the front of the queue may be too old, on the scheduler's clock.
         self.look_at = 0.0
         self._queue = queue
         self._losses = losses
@@ -73,31 +150,35 @@ class QueueBounds:
         self._limbo: Limbo | None = None
         if rules.dead_letter_name is not None:
             self._limbo = Limbo(
-                rules.dead_letter_name, rules.publish, rules.scheduler, self._buried
+                rules.dead_letter_name, rules.publish, rules.scheduler, self._note_dead_lettered
             )
-        self._step_count = 0  # taken out since it rested
+        # Messages removed since the last rest.
+        self._removed_count = 0
         self._is_resting = False
 
     @property
     def limbo_count(self) -> int:
-        """How many messages are becoming dead letters, and are nowhere else."""
+        """How many messages are becoming dead letters, and are in no queue."""
         return 0 if self._limbo is None else len(self._limbo)
 
     def close(self) -> list[Message]:
-        """Let go of the queue; return what was in limbo."""
+        """Enforce no limit any more; return the messages in limbo."""
         self._resume = None
-        limbo, self._limbo = self._limbo, None  # it knows us
+        # The limbo holds a callback of these bounds: without a cycle no collector is needed.
+        limbo, self._limbo = self._limbo, None
         return [] if limbo is None else limbo.clear()
 
     def empty(self) -> None:
-        """Forget what is in limbo: the queue has been emptied."""
+        """Forget the messages in limbo, after the queue was emptied."""
         if self._limbo is not None:
             self._limbo.clear()
 
     # --- too old
 
     def take(self, max_count: int, max_bytes: int) -> Piece | None:
-        """As MessageQueue.take, but for what is too old; None while it rests, too.
+        """Take messages as `MessageQueue.take` does, but none that is too old.
+
+        Return None while the bounds rest, too.
 
         Raises:
             OSError: the disk can't be read.
@@ -106,13 +187,13 @@ class QueueBounds:
             piece = self._queue.take(max_count, max_bytes)
             if piece is None or not self._ttl_ns:
                 return piece
-            piece = self._take_out_expired(piece)
+            piece = self._remove_expired(piece)
             if piece is not None:
                 return piece
         return None
 
     def sweep(self) -> int:
-        """Take out what is too old at the front; return how many that were.
+        """Remove messages that are too old from the front; return how many.
 
         Raises:
             OSError: the disk can't be read.
@@ -144,14 +225,17 @@ class QueueBounds:
             return message[1]
         backend = self._queue.backend
         if backend.unread_count and isinstance(backend, DiskBackend):
-            # Looked at where it is: thousands of idle queues must not be loaded for it.
+            # Peeked, not read: the sweep must not load thousands of idle queues into memory.
             for record in backend.queue.peek(1, 1):
                 timestamp_ns: int = _unpack_timestamp(record)[0]
                 return timestamp_ns
         return None
 
-    def _take_out_expired(self, piece: Piece) -> Piece | None:
-        """Take out the front of a piece if it is too old; else return as much as is not."""
+    def _remove_expired(self, piece: Piece) -> Piece | None:
+        """Remove the front of a piece if it is too old, else return the part that is not.
+
+        The rest of the piece goes back to the queue.
+        """
         batch = piece.batch
         oldest_ns = self._clock.now_ns() - self._ttl_ns
         if isinstance(batch, Batch):
@@ -173,15 +257,28 @@ class QueueBounds:
             self._queue.untake(piece)
             self._rest(RETRY_S)
             return None
-        self._step_count += piece.count
-        if self._step_count >= MAX_MESSAGES_PER_TURN:
+        self._removed_count += piece.count
+        if self._removed_count >= MAX_MESSAGES_PER_TURN:
             self._rest(0.0)
         return None
+
+    def _rest(self, delay_s: float) -> None:
+        self._is_resting = True
+        if delay_s:
+            self._scheduler.call_at(self._scheduler.time() + delay_s, self._end_rest)
+        else:
+            self._scheduler.call_soon(self._end_rest)
+
+    def _end_rest(self) -> None:
+        self._is_resting = False
+        self._removed_count = 0
+        if self._resume is not None:
+            self._resume()
 
     # --- tried too often
 
     def keep_retriable(self, messages: list[Message]) -> list[Message]:
-        """Take out what has been tried often enough; return what goes back to the queue."""
+        """Remove messages that were tried too often; return those that go back to the queue."""
         limit = self._limits.max_attempts
         if not limit:
             return messages
@@ -189,28 +286,31 @@ class QueueBounds:
         if not worn_out:
             return messages
         if self._limbo is None:
-            self._queue.commit([message[4] for message in worn_out if message[4] is not None])
+            self._commit(worn_out)
             self._losses.dropped_counts[DropReason.ATTEMPTS] += len(worn_out)
         elif self._limbo.has_room:
             self._limbo.add(worn_out)
         else:
-            return messages  # it comes back, and is tried again then
+            return messages  # delivered once more; the limbo may have room when they come back
         return [message for message in messages if message[2] < limit]
 
-    def _buried(self, messages: list[Message]) -> None:
-        """These are safe in the dead-letter topic."""
-        self._queue.commit([message[4] for message in messages if message[4] is not None])
+    def _note_dead_lettered(self, messages: list[Message]) -> None:
+        """Forget messages that are safe in the dead-letter topic."""
+        self._commit(messages)
         self._losses.dead_lettered_count += len(messages)
+
+    def _commit(self, messages: list[Message]) -> None:
+        self._queue.commit([message[4] for message in messages if message[4] is not None])
 
     # --- too many
 
     def trim(self, deferred_count: int, deferred_bytes: int) -> bool:
         """Drop the oldest messages until the queue is within its bound.
 
-        False if there is more to drop in another turn.
+        Return False if there are more to drop in another turn.
 
         Args:
-            deferred_count, deferred_bytes: what counts too, but can't be dropped.
+            deferred_count, deferred_bytes: deferred messages, which count but are not dropped.
 
         Raises:
             OSError: the disk can't be read.
@@ -238,29 +338,14 @@ class QueueBounds:
             budget -= count
         return True
 
-    # ---
-
     def _drop(self, piece: Piece, reason: DropReason) -> None:
         if piece.is_on_disk:
             self._queue.commit(piece.ordinals)
         self._losses.dropped_counts[reason] += piece.count
 
-    def _rest(self, delay_s: float) -> None:
-        self._is_resting = True
-        if delay_s:
-            self._scheduler.call_at(self._scheduler.time() + delay_s, self._go_on)
-        else:
-            self._scheduler.call_soon(self._go_on)
-
-    def _go_on(self) -> None:
-        self._is_resting = False
-        self._step_count = 0
-        if self._resume is not None:
-            self._resume()
-
 
 def _count_to_drop(piece: Piece, surplus: int, surplus_bytes: int) -> int:
-    """How many messages of a piece have to go, from the front; at least one."""
+    """Return how many messages of a piece have to go, from the front; at least one."""
     count = min(max(surplus, 0), piece.count)
     if surplus_bytes > 0:
         bodies = piece.batch.bodies[piece.start : piece.stop]

@@ -1,21 +1,27 @@
-"""TopicBounds: the limits of one topic, for what is published to it and for what it holds.
+"""TopicBounds: enforces the limits of one topic, on publishes and on the queues of the topic.
 
-A bound is one for each queue: the topic's own and that of every channel. What counts is what waits
-and what is deferred; not what is in flight, which nothing can refuse or drop. An ephemeral channel
-loses its oldest messages rather than have publishes refused for everybody.
+`--max-depth` and `--max-depth-bytes` bound each queue by itself: the topic's own and that of every
+channel. Messages that wait and that are deferred count. Messages in flight do not, since they can
+neither be refused nor dropped. A full ephemeral channel drops its oldest messages, so that it does
+not refuse publishes that other channels have room for.
 """
 
 import logging
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from nsqd.broker.channel import Channel
 from nsqd.broker.errors import DepthLimitError
 from nsqd.broker.hand_over import HandOver
-from nsqd.broker.limits.losses import Losses
-from nsqd.broker.limits.queue_bounds import MAX_MESSAGES_PER_TURN, RETRY_S, QueueBounds, Rules
+from nsqd.broker.limits.queue_bounds import (
+    MAX_MESSAGES_PER_TURN,
+    RETRY_S,
+    Losses,
+    QueueBounds,
+    Rules,
+)
 from nsqd.broker.queue.batch import RECORD_OVERHEAD_BYTES
 from nsqd.broker.queue.message_queue import MessageQueue
 from nsqd.broker.scheduler import Timer
@@ -28,7 +34,7 @@ MIN_SWEEP_S = 0.01
 
 
 class BoundedTopic(Protocol):
-    """What there is to know of a topic."""
+    """The parts of a topic that its bounds need."""
 
     name: str
     channels: dict[str, Channel]
@@ -37,21 +43,28 @@ class BoundedTopic(Protocol):
     hand_over: HandOver
 
 
+class _Load(NamedTuple):
+    """The messages in one queue that a publish could not push out."""
+
+    channel: Channel | None  # None for the topic's own queue
+    message_count: int
+    size_bytes: int
+
+
 class TopicBounds:
-    """Refuses publishes and drops what is too much or too old, in the topic and its channels."""
+    """Refuses publishes beyond the bound, and removes messages that are too many or too old."""
 
     def __init__(self, topic: BoundedTopic, rules: Rules) -> None:
-        # What the topic owns and changes, but not the topic, which knows us.
+        # Not the topic itself, which holds a reference to these bounds.
         self._name = topic.name
         self._queue = topic.queue
         self._channels = topic.channels
         self._hand_over = topic.hand_over
-        self._losses = topic.losses
         self._rules = rules
         self.limits = rules.limits
         self._drops_oldest = rules.limits.max_depth_policy is DepthPolicy.DROP_OLDEST
         self._scheduler = rules.scheduler
-        self._own = QueueBounds(f"TOPIC({self._name})", self._queue, self._losses, rules, _ignore)
+        self._own = QueueBounds(f"TOPIC({self._name})", self._queue, topic.losses, rules, _ignore)
         self._is_trim_scheduled = False
         self._timer: Timer | None = None
         self._is_closed = False
@@ -73,7 +86,7 @@ class TopicBounds:
         channel.set_bounds(bounds)
 
     def close(self) -> None:
-        """Let go of the topic; the channels are let go of by themselves."""
+        """Enforce no limit on the topic any more; channels close their bounds themselves."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -83,7 +96,7 @@ class TopicBounds:
             self._queue.put_back(left)
 
     def empty(self) -> None:
-        """Forget what is in limbo: the topic has been emptied."""
+        """Forget the messages in limbo, after the topic was emptied."""
         self._own.empty()
 
     # --- publishes
@@ -92,42 +105,42 @@ class TopicBounds:
         """Check that there is room for a publish.
 
         Raises:
-            DepthLimitError: there is none, and won't be by dropping what waits.
+            DepthLimitError: there is none, not even after dropping messages that wait.
         """
         if not self.limits.has_bound:
             return
         count = len(bodies)
         size_bytes = sum(map(len, bodies)) + count * RECORD_OVERHEAD_BYTES
-        for channel, held_count, held_bytes in self._find_held():
-            excess = self._find_excess(held_count + count, held_bytes + size_bytes)
+        for load in self._find_loads():
+            excess = self._find_excess(load.message_count + count, load.size_bytes + size_bytes)
             if excess:
                 name = f"topic {self._name}"
-                if channel is not None:
-                    name = f"channel {self._name}:{channel.name}"
+                if load.channel is not None:
+                    name = f"channel {self._name}:{load.channel.name}"
                 raise DepthLimitError(f"{name} would hold {excess}", self._count_room(bodies))
         self.trim_soon()
 
-    def _find_held(self) -> Iterator[tuple[Channel | None, int, int]]:
-        """Give what each queue, the topic's first, holds and would not drop for a publish."""
+    def _find_loads(self) -> Iterator[_Load]:
+        """Yield the load of each queue that can refuse a publish, the topic's own first."""
         has_bytes = bool(self.limits.max_depth_bytes)
         own_count = own_bytes = 0
         if not self._drops_oldest:
             own_count = self._queue.depth
             own_bytes = self._queue.waiting_bytes if has_bytes else 0
-        yield None, own_count, own_bytes
+        yield _Load(None, own_count, own_bytes)
         for channel in self._channels.values():
             if channel.is_ephemeral:
                 continue
-            # What waits in the topic is on its way to the channel.
-            held_count = own_count + len(channel.deferred)
-            held_bytes = own_bytes + channel.deferred.size_bytes
+            # The messages in the topic's queue are on their way to the channel.
+            count = own_count + len(channel.deferred)
+            size_bytes = own_bytes + channel.deferred.size_bytes
             if not self._drops_oldest:
-                held_count += channel.queue.depth
-                held_bytes += channel.queue.waiting_bytes if has_bytes else 0
-            yield channel, held_count, held_bytes
+                count += channel.queue.depth
+                size_bytes += channel.queue.waiting_bytes if has_bytes else 0
+            yield _Load(channel, count, size_bytes)
 
     def _find_excess(self, count: int, size_bytes: int) -> str:
-        """Say what would be too much of so much in one queue; nothing if it is not."""
+        """Say which bound so many messages in one queue exceed; empty if none."""
         limits = self.limits
         if 0 < limits.max_depth < count:
             return f"{count} messages, more than --max-depth={limits.max_depth}"
@@ -136,21 +149,21 @@ class TopicBounds:
         return ""
 
     def _count_room(self, bodies: Sequence[bytes]) -> int:
-        """For how many of them, from the first on, every queue has room."""
+        """Return for how many of the bodies, from the first on, every queue has room."""
         limits = self.limits
         totals = list(accumulate(len(body) + RECORD_OVERHEAD_BYTES for body in bodies))
         room = len(bodies)
-        for _, held_count, held_bytes in self._find_held():
+        for load in self._find_loads():
             if limits.max_depth:
-                room = min(room, max(limits.max_depth - held_count, 0))
+                room = min(room, max(limits.max_depth - load.message_count, 0))
             if limits.max_depth_bytes:
-                room = min(room, bisect_right(totals, limits.max_depth_bytes - held_bytes))
+                room = min(room, bisect_right(totals, limits.max_depth_bytes - load.size_bytes))
         return room
 
     # --- too many
 
     def trim_soon(self) -> None:
-        """Drop what is too much, in the next turn: once for all that comes in this one."""
+        """Drop messages beyond the bound in the next turn, once for all publishes of this one."""
         if not self._is_trim_scheduled and self.limits.has_bound:
             self._is_trim_scheduled = True
             self._scheduler.call_soon(self._trim)
@@ -178,10 +191,11 @@ class TopicBounds:
     # --- too old
 
     def _sweep(self) -> None:
+        """Remove messages that are too old from the fronts of the queues, and set the next time."""
         self._timer = None
         now = self._scheduler.time()
         budget = MAX_MESSAGES_PER_TURN
-        queues = list(self._all())
+        queues = list(self._find_sweepable())
         for bounds in queues:
             if bounds.look_at > now or budget <= 0:
                 continue
@@ -193,7 +207,8 @@ class TopicBounds:
         next_look = min((bounds.look_at for bounds in queues), default=now + RETRY_S)
         self._sweep_at(max(next_look, now + MIN_SWEEP_S))
 
-    def _all(self) -> Iterator[QueueBounds]:
+    def _find_sweepable(self) -> Iterator[QueueBounds]:
+        # The front of the topic's queue must stay while some of the channels have taken it.
         if not self._hand_over.is_partial:
             yield self._own
         for channel in self._channels.values():
@@ -206,4 +221,4 @@ class TopicBounds:
 
 
 def _ignore() -> None:
-    """Nobody takes from the topic's queue through its bounds."""
+    """Do nothing after a rest: the topic does not take through the bounds of its queue."""

@@ -1,6 +1,17 @@
-"""Dead letters: where they go."""
+"""Dead letters: messages beyond a limit are published to another topic, none is lost on the way."""
 
+import errno
+from pathlib import Path
+
+import pytest
+
+from nsqd.broker.limits import dead_letter
 from nsqd.broker.limits.dead_letter import find_dead_letter_name
+from nsqd.broker.limits.overrides import LimitOverrides
+from nsqd.broker.topic import Topic
+from nsqd.config.limits import Limits
+from tests.support.broker_rig import BrokerRig
+from tests.support.limit_counts import SIZES, dropped, numbered, refuse
 
 
 def test_dead_letter_topics_have_valid_names() -> None:
@@ -9,3 +20,243 @@ def test_dead_letter_topics_have_valid_names() -> None:
     assert find_dead_letter_name("x" * 59, ".dead") == "x" * 59 + ".dead"
     assert find_dead_letter_name("x" * 60, ".dead") is None
     assert find_dead_letter_name("orders#ephemeral", ".dead") is None
+
+
+class TestDeadLetters:
+    LIMITS = Limits(max_attempts=1, msg_ttl_s=100, dead_letter_topic_suffix=".dead")
+
+    @SIZES
+    def test_a_worn_out_message_is_published_again(
+        self, tmp_path: Path, mem_queue_size: int
+    ) -> None:
+        rig = BrokerRig(tmp_path, mem_queue_size=mem_queue_size, limits=self.LIMITS)
+        client = rig.client()
+        rig.publish(b"poison")
+        [delivery] = client.take()
+
+        client.requeue(delivery.message_id)
+        rig.settle()
+
+        assert client.channel.losses.dead_lettered_count == 1
+        assert dropped(client.channel) == {}
+        [dead] = rig.client(topic="t.dead").take()
+        assert (dead.body, dead.attempts) == (b"poison", 1)
+        assert client.channel.queue.backend.outstanding_count == 0
+
+    @SIZES
+    def test_what_is_too_old_is_published_again(self, tmp_path: Path, mem_queue_size: int) -> None:
+        rig = BrokerRig(tmp_path, mem_queue_size=mem_queue_size, limits=self.LIMITS)
+        channel = rig.channel()
+        rig.publish(*numbered(10))
+
+        rig.advance(101)
+
+        assert (channel.depth, channel.losses.dead_lettered_count) == (0, 10)
+        assert rig.client(topic="t.dead").bodies == numbered(10)
+
+    def test_dead_letters_do_not_die_again(self, tmp_path: Path) -> None:
+        rig = BrokerRig(tmp_path, limits=self.LIMITS)
+        rig.channel()
+        rig.publish(b"poison")
+        rig.advance(101)
+        client = rig.client(topic="t.dead")
+        for attempt in range(1, 5):
+            [delivery] = client.take()
+            assert delivery.attempts == attempt
+            client.requeue(delivery.message_id)
+            rig.settle()
+
+        rig.advance(1000)
+
+        assert client.channel.losses.dead_lettered_count == 0
+        assert set(rig.broker.topics) == {"t", "t.dead"}
+
+    def test_a_refused_dead_letter_is_tried_again(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        rig = BrokerRig(tmp_path, mem_queue_size=0, limits=self.LIMITS)
+        client = rig.client()
+        dead = rig.topic("t.dead")
+        rig.publish(b"poison")
+        [delivery] = client.take()
+        with monkeypatch.context() as patch:
+            patch.setattr(dead.queue.backend, "append", refuse)
+            client.requeue(delivery.message_id)
+            rig.advance(3)
+            assert client.channel.losses.dead_lettered_count == 0
+            assert client.channel.bounds is not None
+            assert client.channel.bounds.limbo_count == 1
+            assert client.channel.queue.backend.outstanding_count == 1
+
+        rig.advance(1)
+
+        assert client.channel.losses.dead_lettered_count == 1
+        assert dead.depth == 1
+        assert client.channel.queue.backend.outstanding_count == 0
+
+    def test_what_is_in_limbo_survives_a_stop(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        rig = BrokerRig(tmp_path, limits=self.LIMITS)
+        client = rig.client()
+        rig.topic("t.dead")
+        rig.publish(b"poison")
+        [delivery] = client.take()
+        monkeypatch.setattr(Topic, "publish", refuse)
+        client.requeue(delivery.message_id)
+        records = rig.broker.records()
+        assert rig.broker.close() == []
+        monkeypatch.undo()
+
+        again = BrokerRig(tmp_path)
+        again.broker.load(records)
+
+        [delivery] = again.client().take()
+        assert (delivery.body, delivery.attempts) == (b"poison", 2)
+
+    def test_too_many_in_limbo_go_back_to_their_queue(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        rig = BrokerRig(tmp_path, limits=self.LIMITS)
+        client = rig.client()
+        rig.publish(*numbered(9000))
+        deliveries = client.take()
+        publish = Topic.publish
+        monkeypatch.setattr(Topic, "publish", refuse)
+        for delivery in deliveries[:8000:500]:
+            client.requeue(delivery.message_id)
+        rig.advance(59)
+        assert client.channel.depth == 0
+        client.ready(0)
+
+        rig.advance(1)
+        assert client.channel.bounds is not None
+        in_limbo = client.channel.bounds.limbo_count
+        rig.advance(100)  # and they become too old there
+        assert client.channel.depth + client.channel.bounds.limbo_count == 9000
+        monkeypatch.setattr(Topic, "publish", publish)
+        rig.advance(10)
+
+        assert in_limbo >= 16
+        assert client.channel.depth == 0
+        assert client.channel.losses.dead_lettered_count == 9000
+        bodies = rig.client(topic="t.dead").bodies
+        assert sorted(bodies, key=int) == numbered(9000)
+
+    def test_an_emptied_channel_has_nothing_in_limbo(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        rig = BrokerRig(tmp_path, limits=self.LIMITS)
+        client = rig.client()
+        rig.publish(b"poison")
+        [delivery] = client.take()
+        with monkeypatch.context() as patch:
+            patch.setattr(Topic, "publish", refuse)
+            client.requeue(delivery.message_id)
+
+        client.channel.empty()
+        rig.advance(10)
+
+        assert client.channel.losses.dead_lettered_count == 0
+        assert rig.broker.find_topic("t.dead") is None or rig.topic("t.dead").depth == 0
+
+    def test_a_full_dead_letter_topic_holds_them_up(self, tmp_path: Path) -> None:
+        limits = Limits(max_depth=1, max_attempts=1, dead_letter_topic_suffix=".dead")
+        rig = BrokerRig(tmp_path, limits=limits)
+        client = rig.client()
+        for body in (b"1", b"2"):
+            rig.publish(body)
+            [delivery] = client.take()
+            client.requeue(delivery.message_id)
+        rig.advance(5)
+        assert client.channel.losses.dead_lettered_count == 1
+        reader = rig.client(topic="t.dead")
+        [first] = reader.take()
+
+        reader.finish(first.message_id)
+        rig.advance(2)
+
+        assert first.body == b"1"
+        assert [delivery.body for delivery in reader.take()] == [b"2"]
+
+    def test_with_group_commit_the_original_waits_for_the_disk(self, tmp_path: Path) -> None:
+        rig = BrokerRig(tmp_path, mem_queue_size=0, sync_every=1, limits=self.LIMITS)
+        client = rig.client()
+        rig.publish(b"poison")
+        rig.advance(1)
+        [delivery] = client.take()
+        rig.scheduler.holds_threads = True
+
+        client.requeue(delivery.message_id)
+        rig.settle()
+
+        assert client.channel.losses.dead_lettered_count == 0
+        assert client.channel.queue.backend.outstanding_count == 1
+        rig.scheduler.holds_threads = False
+        while rig.scheduler.held_work:
+            rig.scheduler.finish_thread()
+            rig.settle()
+        assert client.channel.losses.dead_lettered_count == 1
+        assert client.channel.queue.backend.outstanding_count == 0
+
+    def test_a_disk_that_hangs_stops_the_burying(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(dead_letter, "MAX_UNSYNCED_COUNT", 10)
+        rig = BrokerRig(tmp_path, mem_queue_size=0, sync_every=1, limits=self.LIMITS)
+        channel = rig.channel()
+        for number in range(30):
+            rig.publish(*numbered(5, number * 5))
+        rig.advance(1)
+        rig.scheduler.holds_threads = True
+
+        rig.advance(110)
+
+        assert channel.bounds is not None
+        assert 10 <= channel.bounds.limbo_count < 150
+        assert channel.depth + channel.bounds.limbo_count == 150
+        rig.scheduler.holds_threads = False
+        while rig.scheduler.held_work:
+            rig.scheduler.finish_thread()
+            rig.settle()
+        rig.advance(200)
+        assert channel.losses.dead_lettered_count == 150
+        assert sorted(rig.client(topic="t.dead").bodies, key=int) == numbered(150)
+
+    def test_a_failed_sync_buries_again(self, tmp_path: Path) -> None:
+        rig = BrokerRig(tmp_path, mem_queue_size=0, sync_every=1, limits=self.LIMITS)
+        client = rig.client()
+        rig.topic("t.dead")
+        rig.publish(b"poison")
+        rig.advance(1)
+        [delivery] = client.take()
+        rig.scheduler.holds_threads = True
+        client.requeue(delivery.message_id)
+        rig.settle()
+
+        while rig.scheduler.held_work:
+            rig.scheduler.finish_thread(OSError(errno.EIO, "Input/output error"))
+            rig.scheduler.turn()
+        rig.scheduler.holds_threads = False
+        rig.advance(5)
+
+        assert client.channel.losses.dead_lettered_count == 1
+        assert client.channel.queue.backend.outstanding_count == 0
+        bodies = rig.client(topic="t.dead").bodies
+        assert set(bodies) == {b"poison"}
+
+
+def test_limits_set_anew_leave_every_message_where_it_belongs(tmp_path: Path) -> None:
+    rig = BrokerRig(tmp_path, limits=Limits(max_attempts=1, dead_letter_topic_suffix=".dead"))
+    client = rig.client()
+    rig.publish(b"a", b"b")
+    refusing = [delivery.message_id for delivery in client.take()]
+    rig.broker.drain()  # dead letters are refused like everything else
+    client.requeue(refusing[0])
+    assert client.channel.depth == 0
+
+    rig.broker.limits.set(rig.topic(), LimitOverrides(max_attempts=0))
+    rig.settle()
+
+    [delivery] = client.take()
+    assert delivery.body == b"a"
