@@ -21,6 +21,7 @@ import os
 import random
 import re
 import stat
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from diskqueue.errors import CorruptMetadataError
@@ -143,15 +144,20 @@ def is_other_file(file_name: str) -> bool:
     return match is not None and match["kind"] is not None
 
 
-def list_queues(directory: str | os.PathLike[str]) -> dict[str, QueueFiles]:
+def list_queues(
+    directory: str | os.PathLike[str], file_names: Iterable[str] | None = None
+) -> dict[str, QueueFiles]:
     """Return every queue that has a file in the directory, by name.
+
+    Args:
+        file_names: the names in the directory, if the caller has listed it.
 
     Raises:
         OSError: the directory cannot be listed.
     """
     directory = os.fspath(directory)
     queues: dict[str, QueueFiles] = {}
-    for file_name in os.listdir(directory):
+    for file_name in os.listdir(directory) if file_names is None else file_names:
         match = _FILE_NAME.fullmatch(file_name)
         if match is not None:
             files = queues.setdefault(match["name"], QueueFiles(match["name"]))

@@ -31,11 +31,6 @@ from diskqueue import layout, segment, sidecar
 from diskqueue.errors import CorruptMetadataError
 from diskqueue.intervals import Intervals
 
-# How far behind the last known segment to look for more when the directory is not listed. They are
-# consecutive unless a power cut took one.
-_PROBE_COUNT = 8
-# A longer range of segments is found by listing the directory instead of asking for each file.
-_MAX_PROBED_SPAN = 256
 # Records whose number no metadata tells are counted in about this many bytes and estimated beyond,
 # so that a huge backlog does not delay the start. 64 MiB take some 50 ms.
 _COUNT_BYTES = 64 * 1024 * 1024
@@ -104,20 +99,19 @@ def recover(
     """Read metadata and segments of a queue; change no file, but remove stale .tmp files.
 
     Args:
-        files: the files of the queue, if the caller has listed the directory.
+        files: the files of the queue, if the caller has listed the directory; listing it for each
+            of thousands of queues would take quadratic time.
 
     Raises:
         OSError: a file cannot be read, or the directory does not exist.
     """
-    metadata = None
-    if files is None or files.has_metadata:
-        metadata = _read_usable_metadata(directory, name, logger)
+    if files is None:
+        files = layout.find_queue_files(directory, name)
+    metadata = _read_usable_metadata(directory, name, logger) if files.has_metadata else None
     if metadata is None:
-        files = files or layout.find_queue_files(directory, name)
         return _recover_by_scan(directory, files, limits, logger)
-    sizes = files.segments if files else _find_sizes(directory, name, metadata)
-    comparison = _Comparison(directory, name, metadata, sizes, limits, logger)
-    if files is None or files.has_finished:
+    comparison = _Comparison(directory, name, metadata, files.segments, limits, logger)
+    if files.has_finished:
         comparison.load_sidecar()
     return comparison.result()
 
@@ -176,32 +170,6 @@ def _recover_by_scan(
         has_sidecar=files.has_finished,
         gaps=gaps,
     )
-
-
-def _find_sizes(directory: str, name: str, metadata: layout.Metadata) -> dict[int, int]:
-    """Return sizes by number, ascending; without a listing in the usual case.
-
-    A start may open thousands of queues in one directory, and listing it for each would take
-    quadratic time.
-    """
-    first, last = metadata.read_file, metadata.write_file
-    if last - first > _MAX_PROBED_SPAN:
-        return layout.find_queue_files(directory, name).segments
-
-    def find_size(number: int) -> int | None:
-        return layout.find_size(layout.segment_path(directory, name, number))
-
-    while first > 0 and find_size(first - 1) is not None:
-        first -= 1
-    sizes: dict[int, int] = {}
-    number = first
-    while number <= last + _PROBE_COUNT:
-        size = find_size(number)
-        if size is not None:
-            sizes[number] = size
-            last = max(last, number)
-        number += 1
-    return sizes
 
 
 class _Comparison:

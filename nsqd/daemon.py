@@ -35,7 +35,7 @@ from nsqd.lookup.registration import LookupSettings, Registration
 from nsqd.node import Node
 from nsqd.protocol.lookup import PeerIdentity
 from nsqd.runtime import tls
-from nsqd.runtime.data_path import lock_directory, newest_change_ns
+from nsqd.runtime.data_path import Listing, list_data_path, lock_directory
 from nsqd.runtime.disk_watch import DiskWatch
 from nsqd.runtime.drain import Drain
 from nsqd.runtime.event_loop import (
@@ -124,10 +124,11 @@ class Daemon:
         logger.info("%s", version_text("nsqd"))
         logger.info("ID: %d", self._options.node_id)
         try:
-            self._make_broker()
+            listing = list_data_path(self._data_path)
+            self._make_broker(listing.newest_change_ns)
         except OSError as error:
             raise StartError(f"failed to look at data-path - {error}") from error
-        self._load_queues()
+        self._load_queues(listing)
         registration_task = self._start_registration()
         await self._serve(before)
         # Left last, so undone first: no consumer is sent here any more.
@@ -189,11 +190,11 @@ class Daemon:
         for listener in self._listeners.values():
             listener.close()
 
-    def _make_broker(self) -> None:
+    def _make_broker(self, id_floor_ns: int) -> None:
         options = self._options
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._handle_exception)
-        ids = MessageIdFactory(options.node_id, floor_ns=newest_change_ns(self._data_path))
+        ids = MessageIdFactory(options.node_id, floor_ns=id_floor_ns)
         scheduler = LoopScheduler(loop)
         self.broker = Broker(broker_settings(options), scheduler, ids)
         disk_watch = DiskWatch(
@@ -208,10 +209,10 @@ class Daemon:
         self._undo.callback(_stop_noting_ids, id_floor)
         id_floor.start()
 
-    def _load_queues(self) -> None:
+    def _load_queues(self, listing: Listing) -> None:
         try:
             known = metadata.load(self._data_path)
-            self.broker.load(metadata.add_found(known, self._data_path))
+            self.broker.load(metadata.add_found(known, listing.queues), listing.queues)
         except metadata.MetadataError as error:
             raise StartError(f"failed to load metadata - {error}") from error
         except OSError as error:

@@ -4,11 +4,12 @@ It makes topics and channels with the settings they need, so that nothing below 
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
+from diskqueue.layout import QueueFiles
 from nsqd.broker.archive.keeper import ArchiveKeeper
 from nsqd.broker.archive.retention import NO_RETENTION, Retention
 from nsqd.broker.channel import Channel, ChannelSettings
@@ -82,6 +83,8 @@ class Broker:
         self._settings = settings
         self._scheduler = scheduler
         self._ids = ids
+        # The files of all queues, while `load` opens them.
+        self._queue_files: Mapping[str, QueueFiles] | None = None
         self.limits = LimitBook(settings.limits, self.topics, scheduler, self._publish)
         # Go syncs after so many records, and answers before that; we answer after.
         self._receipts = Receipts(needs_sync=settings.disk.sync_every == 1)
@@ -159,8 +162,18 @@ class Broker:
         if self._refusal is not None:
             topic.refusal = self._refusal
 
-    def load(self, records: Iterable[TopicRecord]) -> None:
-        """Make the topics and channels of nsqd.dat; each starts once its channels are there."""
+    def load(
+        self,
+        records: Iterable[TopicRecord],
+        queue_files: Mapping[str, QueueFiles] | None = None,
+    ) -> None:
+        """Make the topics and channels of nsqd.dat; each starts once its channels are there.
+
+        Args:
+            queue_files: the files of all queues, if the caller has listed the data path; else each
+                queue lists it again.
+        """
+        self._queue_files = queue_files
         for record in records:
             if not is_valid_topic_name(record.name):
                 logger.warning("skipping creation of invalid topic %s", record.name)
@@ -174,6 +187,7 @@ class Broker:
                     logger.warning("skipping creation of invalid channel %s", channel_record.name)
                     continue
                 topic.ensure_channel(channel_record.name).is_paused = channel_record.is_paused
+        self._queue_files = None  # files come and go from now on
         for topic in self.topics.values():
             topic.start()
 
@@ -261,12 +275,16 @@ class Broker:
         if not is_kept:
             # What is ephemeral has no disk to go to: without a memory queue it still needs hands.
             return MessageQueue(settings.mem_queue_size or EPHEMERAL_HANDOVER_COUNT, NullBackend())
+        files = None
+        if self._queue_files is not None:
+            files = self._queue_files.get(name) or QueueFiles(name)
         health = self.disk_health
         backend = DiskBackend(
             *(name, settings.disk, self._scheduler, partial(health.wrote, name)),
             sync_times=self.sync_times,
             on_repeat=health.repeated,
             receipts=self._receipts,
+            files=files,
         )
         return MessageQueue(settings.mem_queue_size, backend)
 

@@ -7,11 +7,11 @@ by their files.
 
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from diskqueue.layout import list_queues, split_queue_name, write_atomically
+from diskqueue.layout import QueueFiles, split_queue_name, write_atomically
 from nsqd.broker.limits.overrides import NO_OVERRIDES, LimitOverrides
 from nsqd.protocol.names import is_ephemeral, is_valid_channel_name, is_valid_topic_name
 
@@ -108,16 +108,16 @@ def load(data_path: Path) -> list[TopicRecord]:
         raise MetadataError(f"failed to parse metadata in {path} - {error}") from error
 
 
-def add_found(topics: Iterable[TopicRecord], data_path: Path) -> list[TopicRecord]:
+def add_found(topics: Iterable[TopicRecord], queues: Mapping[str, QueueFiles]) -> list[TopicRecord]:
     """Return the topics and channels of nsqd.dat, and those that only their files tell of.
 
-    Raises:
-        OSError: the directory can't be listed.
+    Args:
+        queues: the queues of the data path, as `list_queues` gives them.
     """
     records = list(topics)
     paused = {topic.name: topic.is_paused for topic in records}
     known = {(topic.name, channel.name) for topic in records for channel in topic.channels}
-    for name, files in list_queues(data_path).items():
+    for name, files in queues.items():
         topic_name, channel_name = split_queue_name(name)
         has_content = files.has_metadata or any(files.segments.values())
         if not has_content or not _is_kept(topic_name, channel_name):

@@ -1,11 +1,14 @@
-"""The data path as a whole: its lock, and the newest date in it."""
+"""The data path as a whole: its lock, and its content at the start."""
 
 import contextlib
 import fcntl
 import os
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+from diskqueue.layout import QueueFiles, list_queues
 from nsqd.broker.archive.keeper import DIRECTORY_NAME
 from nsqd.config.flags import OptionsError
 
@@ -36,23 +39,38 @@ def lock_directory(path: Path) -> int:
     return descriptor
 
 
-def newest_change_ns(path: Path) -> int:
-    """Return when a file of the data path last changed: ids up to then may have been used.
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The content of the data path at the start, looked at once."""
 
-    A date far in the future comes from no earlier run of nsqd, and ids can't hold it.
+    queues: Mapping[str, QueueFiles]
+    # When a file last changed: message ids up to then may have been used.
+    newest_change_ns: int
+
+
+def list_data_path(path: Path) -> Listing:
+    """Look at every file of the data path, and at the dates of the archive.
+
+    Raises:
+        OSError: the directory can't be listed.
     """
-    latest = time.time_ns() + MAX_CLOCK_STEP_NS
-    changes = _changes_in(path)
+    changes = _find_changes(path)
+    queues = list_queues(path, changes)
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        changes += _changes_in(path / DIRECTORY_NAME)
-    return max((change for change in changes if change <= latest), default=0)
+        changes |= _find_changes(path / DIRECTORY_NAME)
+    # A date far in the future comes from no earlier run of nsqd, and ids can't hold it.
+    latest_ns = time.time_ns() + MAX_CLOCK_STEP_NS
+    past = (change_ns for change_ns in changes.values() if change_ns <= latest_ns)
+    return Listing(queues, max(past, default=0))
 
 
-def _changes_in(path: Path) -> list[int]:
+def _find_changes(path: Path) -> dict[str, int]:
+    """Return when each file of a directory last changed, 0 for other things than files."""
     with os.scandir(path) as entries:
         # Links are not followed: they may lead to themselves.
-        return [
-            entry.stat(follow_symlinks=False).st_mtime_ns
-            for entry in entries
+        return {
+            entry.name: entry.stat(follow_symlinks=False).st_mtime_ns
             if entry.is_file(follow_symlinks=False)
-        ]
+            else 0
+            for entry in entries
+        }

@@ -127,12 +127,14 @@ class DiskBackend:
         sync_times: Histogram | None = None,
         receipts: Receipts | None = None,
         on_repeat: Callable[[str, OSError | None], object] | None = None,
+        files: layout.QueueFiles | None = None,
     ) -> None:
         """Args:
         on_write: told how each append ended: the daemon's health.
         on_repeat: told how a sync or a read ended that failed, or had failed before; on_write is,
             if this is not given.
         sync_times: gets the duration of each sync in seconds.
+        files: the files of the queue, if the caller has listed the data path.
         receipts: told of each append; what it hands out is settled here.
         """
         self._queue = DiskQueue(
@@ -143,6 +145,7 @@ class DiskBackend:
             # Messages were checked when they were published, under the limit of that day.
             max_append_bytes=MAX_STORED_BYTES,
             holds_messages=True,
+            files=files,
         )
         self._name = name
         self._data_path = os.fspath(settings.data_path)

@@ -1,10 +1,10 @@
 """IdFloor: a note on disk of how far message ids have gone, so that none is given out twice.
 
 Ids count the time, and the clock may be set back while nsqd is down, or before it was killed. A new
-life therefore starts behind the newest file of the data path (`newest_change_ns`). That alone would
-not do: ids of messages in memory leave no file, and after a step back they are ahead of the clock
-that dates the files. So one file, `nsqd.clock`, is dated by hand: a little ahead of the ids while
-nsqd runs, exactly at the end. Nothing reads its content.
+life therefore starts behind the newest file of the data path (`Listing.newest_change_ns`). That
+alone would not do: ids of messages in memory leave no file, and after a step back they are ahead of
+the clock that dates the files. So one file, `nsqd.clock`, is dated by hand: a little ahead of the
+ids while nsqd runs, exactly at the end. Nothing reads its content.
 """
 
 import logging

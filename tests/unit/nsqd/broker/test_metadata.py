@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diskqueue.layout import list_queues
 from nsqd.broker import metadata
 from nsqd.broker.metadata import ChannelRecord, MetadataError, TopicRecord
 
@@ -188,7 +189,7 @@ def test_queues_with_messages_are_found_without_nsqd_dat(tmp_path: Path) -> None
     for name in ("alone", "t", "t:a", "t:b", "only:channel"):
         write_segment(tmp_path, name)
 
-    found = metadata.add_found([], tmp_path)
+    found = metadata.add_found([], list_queues(tmp_path))
 
     assert {(topic.name, channel.name) for topic in found for channel in topic.channels} == {
         ("t", "a"),
@@ -203,7 +204,7 @@ def test_what_nsqd_dat_knows_is_left_as_it_is(tmp_path: Path) -> None:
     for name in ("t", "t:a", "t:new"):
         write_segment(tmp_path, name)
 
-    found = metadata.add_found(known, tmp_path)
+    found = metadata.add_found(known, list_queues(tmp_path))
 
     assert found == [*known, TopicRecord("t", True, (ChannelRecord("new", False),))]
 
@@ -214,13 +215,13 @@ def test_what_nsqd_dat_knows_is_left_as_it_is(tmp_path: Path) -> None:
 def test_what_is_ephemeral_or_has_no_name_is_not_found(tmp_path: Path, name: str) -> None:
     write_segment(tmp_path, name)
 
-    assert metadata.add_found([], tmp_path) == []
+    assert metadata.add_found([], list_queues(tmp_path)) == []
 
 
 def test_a_queue_without_messages_is_found_by_its_metadata(tmp_path: Path) -> None:
     (tmp_path / "t:c.diskqueue.meta.dat").write_text("0\n0,0\n0,0\n")
 
-    [topic] = metadata.add_found([], tmp_path)
+    [topic] = metadata.add_found([], list_queues(tmp_path))
 
     assert topic == TopicRecord("t", False, (ChannelRecord("c", False),))
 
@@ -230,4 +231,4 @@ def test_files_without_messages_are_not_found(tmp_path: Path) -> None:
     (tmp_path / "due.diskqueue.due").write_bytes(b"entries")
     (tmp_path / "bad.diskqueue.000000.dat.bad").write_bytes(b"records")
 
-    assert metadata.add_found([], tmp_path) == []
+    assert metadata.add_found([], list_queues(tmp_path)) == []

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from diskqueue.layout import list_queues
 from nsqd.broker import metadata
 from tests.support.broker_rig import BrokerRig
 
@@ -60,7 +61,7 @@ def test_a_new_channel_is_found_after_a_crash_if_the_topic_holds_its_share(
 
     crashed = tmp_path / "crashed"
     shutil.copytree(rig.data_path, crashed)
-    found = metadata.add_found([], crashed)
+    found = metadata.add_found([], list_queues(crashed))
 
     assert {(topic.name, *(each.name for each in topic.channels)) for topic in found} == {
         ("t",),
@@ -84,6 +85,6 @@ def test_records_of_a_channel_survive_crash_after_crash(tmp_path: Path) -> None:
     for before, after in pairwise(lives):
         shutil.copytree(before, after)
         rig = BrokerRig(after, mem_queue_size=0)
-        rig.broker.load(metadata.add_found([], after))
+        rig.broker.load(metadata.add_found([], list_queues(after)))
 
     assert rig.client("c").bodies == [b"in the channel", b"in the topic"]

@@ -1,10 +1,10 @@
-"""The data path: how far its past reaches."""
+"""The data path: its content at the start, and how far its past reaches."""
 
 import os
 import time
 from pathlib import Path
 
-from nsqd.runtime.data_path import newest_change_ns
+from nsqd.runtime.data_path import list_data_path
 
 
 def test_newest_change_is_that_of_the_newest_file(tmp_path: Path) -> None:
@@ -12,11 +12,11 @@ def test_newest_change_is_that_of_the_newest_file(tmp_path: Path) -> None:
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (seconds, seconds))
 
-    assert newest_change_ns(tmp_path) == 1_800_000_000 * 10**9
+    assert list_data_path(tmp_path).newest_change_ns == 1_800_000_000 * 10**9
 
 
 def test_empty_path_has_no_past(tmp_path: Path) -> None:
-    assert newest_change_ns(tmp_path) == 0
+    assert list_data_path(tmp_path).newest_change_ns == 0
 
 
 def test_date_far_in_the_future_is_not_believed(tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_date_far_in_the_future_is_not_believed(tmp_path: Path) -> None:
     future = time.time() + 100 * 365 * 24 * 3600
     os.utime(tmp_path / "file", (future, future))
 
-    assert newest_change_ns(tmp_path) == 0
+    assert list_data_path(tmp_path).newest_change_ns == 0
 
 
 def test_history_that_is_kept_counts_too(tmp_path: Path) -> None:
@@ -33,4 +33,4 @@ def test_history_that_is_kept_counts_too(tmp_path: Path) -> None:
     segment.write_text("")
     os.utime(segment, (1_800_000_000, 1_800_000_000))
 
-    assert newest_change_ns(tmp_path) == 1_800_000_000 * 10**9
+    assert list_data_path(tmp_path).newest_change_ns == 1_800_000_000 * 10**9

@@ -6,7 +6,7 @@ import pytest
 from nsqd.broker.queue import id_floor
 from nsqd.broker.queue.id_floor import IdFloor
 from nsqd.broker.queue.ids import SUFFIXES, MessageIdFactory
-from nsqd.runtime.data_path import newest_change_ns
+from nsqd.runtime.data_path import list_data_path
 from tests.support.fake_scheduler import FakeScheduler
 
 HOUR_NS = 3600 * 10**9
@@ -64,11 +64,11 @@ def test_a_clean_end_is_noted_exactly(tmp_path: Path) -> None:
     life = Life(tmp_path, NOW_NS)
     life.give_out(1)
     life.scheduler.advance(6)
-    assert newest_change_ns(tmp_path) == life.ids.latest_ns + id_floor.AHEAD_NS
+    assert list_data_path(tmp_path).newest_change_ns == life.ids.latest_ns + id_floor.AHEAD_NS
 
     life.floor.stop()
 
-    assert newest_change_ns(tmp_path) == life.ids.latest_ns
+    assert list_data_path(tmp_path).newest_change_ns == life.ids.latest_ns
 
 
 def test_a_disk_that_refuses_is_asked_again(
