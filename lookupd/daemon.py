@@ -1,7 +1,7 @@
 """The composition root of nsqlookupd: it listens, serves until it is told to stop, and closes.
 
 `Daemon` owns the registry and the two doors to it. Its life has three phases: `start`, `wait` and
-`close`; `run` is all of them. Nobody imports this module but `__main__` and tests.
+`close`; `run` is all of them. Only `__main__` and tests import this module.
 """
 
 import asyncio
@@ -116,7 +116,7 @@ class Daemon:
             listener.close()
 
     def _on_loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Handle what escaped a callback: the machine's fault passes, ours ends the daemon."""
+        """Handle an error that escaped a callback: OSError is logged, any other ends the daemon."""
         error = context.get("exception")
         if isinstance(error, OSError):
             # Out of descriptors at accept (the loop tries again), or a connection that broke.

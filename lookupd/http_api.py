@@ -1,4 +1,4 @@
-"""The door for consumers and operators: nsqlookupd's HTTP routes, thin, over the registry.
+"""HttpApi: nsqlookupd's HTTP routes for consumers and operators, thin, over the registry.
 
 Paths, parameters, error codes and JSON keys are those of the Go nsqlookupd, on which consumers and
 nsqadmin rely. Lists are never null.
@@ -36,7 +36,7 @@ OTHER_PATHS = "other"
 
 
 class HttpApi:
-    """Answers requests from the registry, and counts them by path and status."""
+    """Answer requests from the registry, and count them by path and status."""
 
     def __init__(
         self, registry: Registry, peer_server: PeerServer, *, clock: Callable[[], float]
@@ -49,7 +49,7 @@ class HttpApi:
 
     def on_request(self, request: Request, response: Response, duration_s: float) -> None:
         """Count a request that was answered or refused, and write it to the log."""
-        # Who asks for all paths there may be shall not fill the memory with counters.
+        # One counter for all unknown paths: a client that tries many must not fill the memory.
         path = request.path if self.router.has_path(request.path) else OTHER_PATHS
         self._request_counts[path, response.status] += 1
         log_request(request, response, duration_s)

@@ -1,7 +1,7 @@
-"""What nsqlookupd tells Prometheus: the size of the database and the work of its two doors.
+"""Metrics for Prometheus: the size of the database, the work of the TCP and HTTP servers.
 
-Nothing is counted twice: the registry and the doors keep their own figures, and a scrape reads
-them. Names begin with nsqlookupd_.
+The registry and the servers keep these figures for themselves; a scrape reads them. Names begin
+with nsqlookupd_.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ from lookupd.tcp import PeerServer
 
 
 class Metrics:
-    """The text that /metrics gives out."""
+    """Render the text of /metrics."""
 
     def __init__(
         self,

@@ -84,7 +84,7 @@ class Options:
 
     @classmethod
     def from_argv(cls, argv: Sequence[str]) -> Self:
-        """The options of a command line, without the program's name, and of its config file.
+        """Read the options of a command line, without the program's name, and of its config file.
 
         Raises:
             flags.CommandLineExit: help was asked for, or argv is wrong.

@@ -1,7 +1,7 @@
-"""Who produces what: the registration database of nsqlookupd, in memory only.
+"""Registry: the producers of each topic and channel, nsqlookupd's database, in memory only.
 
 The registry owns peers, topics and channels; the two doors (TCP and HTTP) only ask it. It is pure:
-it reads no clock, `now` is seconds on any clock that does not step. Entries are linked both ways,
+it reads no clock, `now` is seconds of any clock that does not step. Entries are linked both ways,
 
     _Topic.producers --> Peer        _Channel.producers --> Peer
     Peer.topics --> _Topic           Peer.channels --> _Channel
@@ -34,7 +34,7 @@ class Peer:
 
     @property
     def node(self) -> str:
-        """The address that operators and nsqadmin know it by."""
+        """The address by which operators and nsqadmin name this nsqd."""
         return f"{self.identity.broadcast_address}:{self.identity.http_port}"
 
 
@@ -61,8 +61,8 @@ class _Topic:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """An active peer and what it has: topics and, index by index, whether each is tombstoned."""
+class ActivePeer:
+    """A peer that is not silent: its topics and, index by index, whether each is tombstoned."""
 
     peer: Peer
     topics: list[str]
@@ -70,14 +70,14 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Registration:
+class Entry:
     """One key of the database with its producers, of which there is at least one."""
 
     category: str
     key: str
     subkey: str
     producers: list[Peer]
-    # When producers of this key were tombstoned, if they are so still.
+    # The producers that are tombstoned under this key, with the time of it.
     tombstones: dict[Peer, float]
 
 
@@ -105,10 +105,10 @@ class Registry:
         self._peers: dict[Peer, None] = {}
         self._topics: dict[str, _Topic] = {}
 
-    # What peers say.
+    # Changes by peers.
 
     def add_peer(self, remote_address: str, identity: PeerIdentity, *, now: float) -> Peer:
-        """Take in a peer that has identified itself."""
+        """Add a peer that has identified itself."""
         peer = Peer(remote_address, identity, now=now)
         self._peers[peer] = None
         return peer
@@ -132,7 +132,7 @@ class Registry:
             peer.channels[channel] = None
 
     def unregister(self, peer: Peer, topic_name: str, channel_name: str | None = None) -> None:
-        """Take the peer off the channel, or off the topic and all its channels."""
+        """Remove the peer from the channel, or from the topic and all its channels."""
         topic = self._topics.get(topic_name)
         if topic is None:
             return
@@ -156,7 +156,7 @@ class Registry:
             self._leave_topic(peer, topic)
         del self._peers[peer]
 
-    # What operators ask for.
+    # Changes by operators.
 
     def create_topic(self, topic_name: str) -> None:
         """Make the topic known, with or without producers."""
@@ -214,10 +214,10 @@ class Registry:
             return active
         return [peer for peer in active if not self._is_tombstoned(topic, peer, now)]
 
-    def nodes(self, *, now: float) -> list[Node]:
+    def nodes(self, *, now: float) -> list[ActivePeer]:
         """List the active peers, tombstoned or not."""
         return [
-            Node(
+            ActivePeer(
                 peer,
                 [topic.name for topic in peer.topics],
                 [self._is_tombstoned(topic, peer, now) for topic in peer.topics],
@@ -226,10 +226,10 @@ class Registry:
             if self._is_active(peer, now)
         ]
 
-    def registrations(self, *, now: float) -> Iterator[Registration]:
+    def registrations(self, *, now: float) -> Iterator[Entry]:
         """Go through all keys that have producers, silent ones included."""
         if self._peers:
-            yield Registration("client", "", "", list(self._peers), {})
+            yield Entry("client", "", "", list(self._peers), {})
         for topic in self._topics.values():
             if topic.producers:
                 tombstones = {
@@ -237,11 +237,11 @@ class Registry:
                     for peer, at in topic.tombstones.items()
                     if self._is_tombstoned(topic, peer, now)
                 }
-                yield Registration("topic", topic.name, "", list(topic.producers), tombstones)
+                yield Entry("topic", topic.name, "", list(topic.producers), tombstones)
             for channel in topic.channels.values():
                 if channel.producers:
                     producers = list(channel.producers)
-                    yield Registration("channel", topic.name, channel.name, producers, {})
+                    yield Entry("channel", topic.name, channel.name, producers, {})
 
     def count(self, *, now: float) -> Counts:
         """Measure the database."""

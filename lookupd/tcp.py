@@ -33,9 +33,9 @@ logger = logging.getLogger(__name__)
 
 # The time from a command's first byte to its last; the magic counts from the connection.
 COMMAND_TIMEOUT_S = 30.0
-# The time a peer has to read our last words before it is cut off.
+# The time that a peer has to read the last replies before it is cut off.
 CLOSE_TIMEOUT_S = 5.0
-# What is read, and so worked on, in one turn of the event loop: some 500 REGISTERs, about 2 ms.
+# The most input of one turn of the event loop: some 500 REGISTERs, about 2 ms of work.
 READ_BYTES = 16 * 1024
 
 # Go's default, by which a peer that lost power is gone in about two minutes.
@@ -45,7 +45,7 @@ _OK_REPLY = encode_reply(OK)
 
 
 class PeerServer:
-    """Accepts peers; says which are connected and what they have asked for."""
+    """Accept peers; count their connections, commands and errors."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class PeerConnection(asyncio.BufferedProtocol):
     # Called by the server.
 
     def abort(self) -> None:
-        """Drop the connection, and with it what could not be written."""
+        """Drop the connection, with the output that could not be written."""
         assert self._transport is not None
         self._transport.abort()
 
@@ -200,10 +200,10 @@ class PeerConnection(asyncio.BufferedProtocol):
                 )
                 return server.identify_reply
             case Register(topic, channel):
-                assert self._peer is not None, "the parser lets nobody register unidentified"
+                assert self._peer is not None, "the parser refuses REGISTER before IDENTIFY"
                 server.registry.register(self._peer, topic, channel)
             case Unregister(topic, channel):
-                assert self._peer is not None, "the parser lets nobody unregister unidentified"
+                assert self._peer is not None, "the parser refuses UNREGISTER before IDENTIFY"
                 server.registry.unregister(self._peer, topic, channel)
         return _OK_REPLY
 

@@ -107,7 +107,7 @@ class Url:
 
 
 class HttpClient:
-    """Sends requests and keeps connections for the next ones. `close` at the end.
+    """Send requests and keep connections for the next ones. `close` at the end.
 
     The client bounds the idle connections. The callers bound the requests under way, each for its
     own servers: a server that hangs holds up only the requests to it.

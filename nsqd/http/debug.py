@@ -146,7 +146,7 @@ class _Observer:
 
 
 class Profiler:
-    """Counts the stacks of all threads, a hundred times a second, until it is closed."""
+    """Count the stacks of all threads, a hundred times a second, until it is closed."""
 
     def __init__(self, interval_s: float = PROFILE_INTERVAL_S) -> None:
         self.stacks: Counter[Stack] = Counter()
@@ -213,7 +213,7 @@ class Profiler:
 
 
 class StallWatch:
-    """Counts the stacks in which the event loop stood still for longer than a threshold.
+    """Count the stacks in which the event loop stood still for longer than a threshold.
 
     The loop beats at half the threshold. When a beat is late by the threshold, an observer notes
     the stack of the loop's thread: the call that it is in the middle of.

@@ -49,7 +49,7 @@ class Reply:
 
 
 class ReplyParser:
-    """Turns the bytes of one reply into a `Reply`, however they are split. Made for one use."""
+    """Turn the bytes of one reply into a `Reply`, however they are split. Made for one use."""
 
     def __init__(self, *, max_head_bytes: int, max_body_bytes: int) -> None:
         """Args: max_head_bytes: of status line, headers and trailers, interim replies included."""

@@ -23,7 +23,7 @@ class _TopicChanges:
 
 
 class LookupChanges:
-    """Collects the names that changed; makes commands of them when they can be sent."""
+    """Collect the names that changed; make commands of them when they can be sent."""
 
     def __init__(self, topics: Mapping[str, Topic]) -> None:
         """Args: topics: the topics of the broker, which changes them."""

@@ -51,7 +51,7 @@ class ChannelQuery:
 
 
 class PeerQuestions:
-    """Asks one nsqlookupd. A question waits its turn for as long as others are answered."""
+    """Ask one nsqlookupd. A question waits its turn for as long as others are answered."""
 
     def __init__(self, peer: LookupPeer, query: ChannelQuery, timeout_s: float) -> None:
         """Args: timeout_s: the time without any answer after which questions fail."""

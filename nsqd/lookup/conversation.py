@@ -8,7 +8,7 @@ from nsqd.protocol.lookup import LookupReplyError, ReplyParser, check_ok
 
 
 class Conversation(asyncio.Protocol):
-    """Sends commands, many at a time, and waits for one reply to each.
+    """Send commands, many at a time, and wait for one reply to each.
 
     The first error or the end of the connection ends it for good: `on_end` is called, and every
     later call raises the reason.

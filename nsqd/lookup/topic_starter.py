@@ -19,7 +19,7 @@ TOPICS_PATIENCE_S = 0.25
 
 
 class TopicStarter:
-    """Holds the topics that wait for answers."""
+    """Hold the topics that wait for answers, and start them."""
 
     def __init__(self) -> None:
         # Each with the channels that it got or lost while it waits.

@@ -129,7 +129,7 @@ class Question:
 
 
 class AuthServers:
-    """Asks the configured auth servers, for so many clients at a time."""
+    """Ask the configured auth servers, for `MAX_QUESTIONS` clients at a time."""
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 class ClientAuth:
-    """Holds the client's secret and rights. A check raises the error that the client is sent."""
+    """Hold the client's secret and rights. A check raises the error that the client is sent."""
 
     def __init__(self, servers: AuthServers | None) -> None:
         """Args: servers: None if clients need no AUTH."""

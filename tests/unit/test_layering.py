@@ -183,6 +183,14 @@ def test_nsqd_does_not_know_lookupd_and_neither_knows_spark() -> None:
             assert not any(is_below(name, ("spark_jobs",)) for name in imports_of(module))
 
 
+def test_lookupd_imports_four_packages_of_nsqd() -> None:
+    lookupd = [module for module in FILES if is_below(module, ("lookupd",))]
+    imported = frozenset().union(*map(imports_of, lookupd))
+    # Besides the versions, which stand in nsqd/__init__.py.
+    packages = {".".join(name.split(".")[:2]) for name in imported if name.startswith("nsqd.")}
+    assert packages == {"nsqd.config", "nsqd.http", "nsqd.protocol", "nsqd.runtime"}
+
+
 def test_nothing_of_lookupd_needs_the_broker() -> None:
     waiting = [module for module in FILES if module.startswith("lookupd")]
     reached: set[str] = set()
