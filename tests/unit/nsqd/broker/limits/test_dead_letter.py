@@ -1,16 +1,21 @@
 """Dead letters: messages beyond a limit are published to another topic, none is lost on the way."""
 
 import errno
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from nsqd.broker.errors import ClosedError
 from nsqd.broker.limits import dead_letter
-from nsqd.broker.limits.dead_letter import find_dead_letter_name
+from nsqd.broker.limits.dead_letter import Limbo, Publish, find_dead_letter_name
 from nsqd.broker.limits.overrides import LimitOverrides
+from nsqd.broker.queue.batch import Message
+from nsqd.broker.queue.receipt import Receipt
 from nsqd.broker.topic import Topic
 from nsqd.config.limits import Limits
 from tests.support.broker_rig import BrokerRig
+from tests.support.fake_scheduler import FakeScheduler
 from tests.support.limit_counts import SIZES, dropped, numbered, refuse
 
 
@@ -20,6 +25,14 @@ def test_dead_letter_topics_have_valid_names() -> None:
     assert find_dead_letter_name("x" * 59, ".dead") == "x" * 59 + ".dead"
     assert find_dead_letter_name("x" * 60, ".dead") is None
     assert find_dead_letter_name("orders#ephemeral", ".dead") is None
+
+
+def messages(*bodies: bytes) -> list[Message]:
+    return [(b"0123456789abcdef", 1, 1, body, None) for body in bodies]
+
+
+def has_room(limbo: Limbo) -> bool:
+    return limbo.has_room
 
 
 class TestDeadLetters:
@@ -260,3 +273,76 @@ def test_limits_set_anew_leave_every_message_where_it_belongs(tmp_path: Path) ->
 
     [delivery] = client.take()
     assert delivery.body == b"a"
+
+
+class TestLimbo:
+    """Limbo: what the dead-letter topic refuses is published again after RETRY_S."""
+
+    def make(self, scheduler: FakeScheduler, publish: Publish) -> tuple[Limbo, list[Message]]:
+        safe: list[Message] = []
+        return Limbo("t.dead", publish, scheduler, safe.extend), safe
+
+    def test_refused_messages_wait_for_the_retry_in_order(self) -> None:
+        scheduler = FakeScheduler()
+        start = scheduler.now
+        tried: list[tuple[float, Sequence[bytes]]] = []
+
+        def publish(name: str, bodies: Sequence[bytes]) -> None:
+            tried.append((scheduler.now - start, bodies))
+            if len(tried) < 3:
+                raise ClosedError
+
+        limbo, safe = self.make(scheduler, publish)
+        limbo.add(messages(b"a"))
+        scheduler.advance(0.5)
+        limbo.add(messages(b"b"))
+        assert (len(limbo), safe) == (2, [])
+        scheduler.advance(10)
+
+        assert tried == [
+            (0.0, [b"a"]),
+            (dead_letter.RETRY_S, [b"a", b"b"]),
+            (2 * dead_letter.RETRY_S, [b"a", b"b"]),
+        ]
+        assert (len(limbo), safe) == (0, messages(b"a", b"b"))
+        assert scheduler.pending_timers == []
+
+    def test_bounds_of_refused_messages(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(dead_letter, "MAX_REFUSED_COUNT", 3)
+        monkeypatch.setattr(dead_letter, "MAX_REFUSED_BYTES", 10)
+        limbo, _ = self.make(FakeScheduler(), refuse)
+
+        assert has_room(limbo)
+        limbo.add(messages(b"12345", b"6789"))
+        assert has_room(limbo)
+        limbo.add(messages(b"x"))
+        assert not has_room(limbo)
+        assert limbo.clear() == messages(b"12345", b"6789", b"x")
+        limbo.add(messages(b"1234567890"))
+        assert not has_room(limbo)
+
+    def test_bounds_of_messages_that_wait_for_the_disk(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(dead_letter, "MAX_UNSYNCED_COUNT", 3)
+        monkeypatch.setattr(dead_letter, "MAX_UNSYNCED_BYTES", 10)
+        receipts: list[Receipt] = []
+
+        def publish(name: str, bodies: Sequence[bytes]) -> Receipt:
+            receipts.append(Receipt(1))
+            return receipts[-1]
+
+        limbo, safe = self.make(FakeScheduler(), publish)
+        limbo.add(messages(b"a", b"b"))
+        assert has_room(limbo)
+        limbo.add(messages(b"c"))
+        assert not has_room(limbo)
+        receipts[0].settle(None)
+        assert has_room(limbo)
+        assert (len(limbo), safe) == (1, messages(b"a", b"b"))
+        limbo.add(messages(b"123456789"))
+        assert not has_room(limbo)
+        assert limbo.clear() == messages(b"c", b"123456789")
+        assert has_room(limbo)
+        receipts[1].settle(None)
+        assert safe == messages(b"a", b"b"), "cleared before the disk had it"

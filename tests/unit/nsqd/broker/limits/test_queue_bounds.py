@@ -5,11 +5,23 @@ from pathlib import Path
 
 import pytest
 
-from nsqd.broker.limits.queue_bounds import MAX_MESSAGES_PER_TURN, AgeClock, DropReason
+from nsqd.broker.limits import dead_letter
+from nsqd.broker.limits.dead_letter import Publish
+from nsqd.broker.limits.queue_bounds import (
+    LOOKS_PER_TTL,
+    MAX_MESSAGES_PER_TURN,
+    RETRY_S,
+    AgeClock,
+    DropReason,
+    Losses,
+    QueueBounds,
+    Rules,
+)
+from nsqd.broker.queue.message_queue import MessageQueue
 from nsqd.config.limits import Limits
 from tests.support.broker_rig import BrokerRig
 from tests.support.fake_scheduler import FakeScheduler
-from tests.support.limit_counts import SIZES, dropped, numbered
+from tests.support.limit_counts import SIZES, dropped, numbered, refuse
 
 HOUR_NS = 3600 * 10**9
 
@@ -138,6 +150,81 @@ class TestTtl:
 
         assert rig.client().bodies == numbered(3)
         assert dropped(channel) == {}
+
+
+class TestRest:
+    """Bounds that cannot go on rest, and say so to the channel when they have rested."""
+
+    def make(
+        self, tmp_path: Path, publish: Publish, limits: Limits
+    ) -> tuple[QueueBounds, MessageQueue, FakeScheduler, list[float]]:
+        rig = BrokerRig(tmp_path)
+        queue = rig.channel().queue
+        rig.publish(*numbered(10))
+        scheduler = rig.scheduler
+        resumed_at: list[float] = []
+        start = scheduler.now
+        rules = Rules(limits, AgeClock(scheduler, limits.msg_ttl_s), scheduler, "t.dead", publish)
+        bounds = QueueBounds(
+            *("c", queue, Losses(), rules),
+            lambda: resumed_at.append(scheduler.now - start),
+        )
+        return bounds, queue, scheduler, resumed_at
+
+    def test_a_full_limbo_is_tried_again_after_a_while(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(dead_letter, "MAX_REFUSED_COUNT", 4)
+        bounds, queue, scheduler, resumed_at = self.make(tmp_path, refuse, Limits(msg_ttl_s=100))
+        scheduler.wall_ns += 101 * 10**9
+        scheduler.now += 101
+
+        assert bounds.take(4, 1000) is None
+        assert (bounds.limbo_count, queue.depth) == (4, 6)
+        assert bounds.take(4, 1000) is None
+        assert bounds.sweep() == 0
+        assert bounds.look_at == scheduler.now + RETRY_S
+        scheduler.advance(RETRY_S)
+
+        assert resumed_at == [101.0 + RETRY_S]
+        assert queue.depth == 6
+        bounds.close()
+
+    def test_a_sweep_says_when_to_look_again(self, tmp_path: Path) -> None:
+        bounds, queue, scheduler, _ = self.make(tmp_path, refuse, Limits(msg_ttl_s=100))
+
+        assert bounds.sweep() == 0
+        assert bounds.look_at == scheduler.now + 100 / LOOKS_PER_TTL
+        scheduler.advance(90)
+        assert bounds.sweep() == 0
+        assert bounds.look_at == scheduler.now + 10
+        scheduler.advance(9)
+        assert bounds.sweep() == 0
+        assert bounds.look_at == scheduler.now + 1
+        scheduler.advance(1)
+        assert bounds.sweep() == 0, "not older than the limit"
+        assert bounds.look_at == scheduler.now
+        scheduler.advance(0.001)
+        assert bounds.sweep() == 10
+        assert (queue.depth, bounds.limbo_count) == (0, 10)
+        assert bounds.sweep() == 0
+        assert bounds.look_at == scheduler.now + 100 / LOOKS_PER_TTL
+        bounds.close()
+
+    def test_closed_bounds_resume_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(dead_letter, "MAX_REFUSED_COUNT", 4)
+        bounds, _, scheduler, resumed_at = self.make(tmp_path, refuse, Limits(msg_ttl_s=100))
+        scheduler.wall_ns += 101 * 10**9
+        scheduler.now += 101
+        assert bounds.take(4, 1000) is None
+        assert bounds.take(4, 1000) is None
+
+        assert len(bounds.close()) == 4
+        scheduler.advance(10)
+
+        assert resumed_at == []
 
 
 class TestAttempts:

@@ -4,9 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from diskqueue import DiskQueue
 from nsqd.broker.errors import DepthLimitError
 from nsqd.broker.limits.overrides import LimitOverrides
-from nsqd.broker.limits.queue_bounds import MAX_MESSAGES_PER_TURN
+from nsqd.broker.limits.queue_bounds import MAX_MESSAGES_PER_TURN, RETRY_S
+from nsqd.broker.limits.topic_bounds import MIN_SWEEP_S
+from nsqd.broker.queue.message_queue import MessageQueue
 from nsqd.config.limits import DepthPolicy, Limits
 from tests.support.broker_rig import BrokerRig
 from tests.support.limit_counts import SIZES, dropped, numbered, refuse
@@ -260,3 +263,102 @@ class TestDropOldest:
 
         rig.advance(0.6)
         assert rig.topic().depth == 0
+
+
+class TestFailingDisk:
+    """A disk that cannot be read is asked again after RETRY_S, not before."""
+
+    def test_trimming_goes_on_after_a_while(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        rig = BrokerRig(tmp_path, limits=Limits(max_depth=3, max_depth_policy=DROP))
+        channel = rig.channel()
+        rig.publish(*numbered(3))
+        start = rig.scheduler.now
+        tried_at: list[float] = []
+
+        def fail(*_: object) -> None:
+            tried_at.append(rig.scheduler.now - start)
+            refuse()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(MessageQueue, "take", fail)
+            rig.publish(b"3")
+            rig.publish(b"4")
+            rig.advance(2.5)
+        assert tried_at == [0.0, RETRY_S, 2 * RETRY_S]
+        assert (channel.depth, dropped(channel)) == (5, {})
+
+        rig.advance(RETRY_S)
+
+        assert (channel.depth, dropped(channel)) == (3, {"depth": 2})
+
+    def test_sweeping_goes_on_after_a_while(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        rig = BrokerRig(tmp_path, mem_queue_size=0)
+        rig.channel()
+        rig.publish(*[b"x" * 1000] * 50)
+        records = rig.broker.records()
+        rig.broker.close()
+        rig = BrokerRig(tmp_path, limits=Limits(msg_ttl_s=1000), mem_queue_size=0)
+        start = rig.scheduler.now
+        tried_at: list[float] = []
+
+        def fail(*_: object) -> None:
+            tried_at.append(rig.scheduler.now - start)
+            refuse()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(DiskQueue, "peek", fail)
+            rig.broker.load(records)
+            rig.advance(MIN_SWEEP_S + 2.5)
+
+        first = MIN_SWEEP_S
+        assert tried_at == pytest.approx([first, first + RETRY_S, first + 2 * RETRY_S])
+        assert "CHANNEL(t:c): failed to read from disk" in caplog.text
+        rig.advance(1001)
+        assert rig.channel().depth == 0
+
+
+class TestRoom:
+    """A refusal says for how many of the messages there was room."""
+
+    @pytest.mark.parametrize(
+        ("limits", "room"),
+        [
+            (Limits(max_depth=5), 3),
+            (Limits(max_depth=2), 0),
+            (Limits(max_depth_bytes=5 * 31), 3),
+            (Limits(max_depth_bytes=5 * 31 - 1), 2),
+            (Limits(max_depth=4, max_depth_bytes=5 * 31), 2),
+        ],
+    )
+    def test_from_the_first_on(self, tmp_path: Path, limits: Limits, room: int) -> None:
+        rig = BrokerRig(tmp_path, limits=limits)
+        rig.channel()
+        rig.publish(*numbered(2))
+
+        with pytest.raises(DepthLimitError) as caught:
+            rig.publish(*numbered(6))
+
+        assert caught.value.room_count == room
+        if room:
+            rig.publish(*numbered(room))
+
+
+def test_a_sweep_ends_with_the_budget_of_a_turn(tmp_path: Path) -> None:
+    rig = BrokerRig(tmp_path, limits=Limits(msg_ttl_s=10))
+    channels = [rig.channel(name) for name in ("a", "b")]
+    rig.publish(*numbered(MAX_MESSAGES_PER_TURN))
+    rig.advance(9.9)
+    assert {channel.depth for channel in channels} == {MAX_MESSAGES_PER_TURN}
+    [sweep] = [timer for timer in rig.scheduler.pending_timers if timer.when < 1011]
+
+    rig.scheduler.now = sweep.when
+    rig.scheduler.wall_ns += 10**9
+    sweep.fire()
+
+    assert sorted(channel.depth for channel in channels) == [0, MAX_MESSAGES_PER_TURN]
+    rig.advance(1)
+    assert {channel.depth for channel in channels} == {0}
