@@ -25,8 +25,9 @@ from nsqd.broker.queue.id_floor import IdFloor
 from nsqd.broker.queue.ids import MessageIdFactory
 from nsqd.config import options as option_checks
 from nsqd.config.flags import OptionsError, version_text
+from nsqd.config.kinds import TLSRequired
 from nsqd.config.logs import fatal_line
-from nsqd.config.options import TOPOLOGY_AWARE_CONSUMPTION, Options, TLSRequired
+from nsqd.config.options import TOPOLOGY_AWARE_CONSUMPTION, Options
 from nsqd.http.client import ClientLimits, HttpClient
 from nsqd.http.server import BeforeHook, HttpServer, Router, log_request
 from nsqd.lookup.channel_query import ChannelQuery

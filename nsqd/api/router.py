@@ -14,8 +14,8 @@ from nsqd.api.limits import LimitRoutes
 from nsqd.api.peek import PeekRoutes
 from nsqd.api.publish import PublishRoutes
 from nsqd.broker.health import HEALTHY
-from nsqd.config.kinds import duration_ns
-from nsqd.config.options import Options, TLSRequired
+from nsqd.config.kinds import TLSRequired, duration_ns
+from nsqd.config.options import Options
 from nsqd.http.debug import DebugRoutes
 from nsqd.http.server import (
     JSON_CONTENT_TYPE,

@@ -18,11 +18,19 @@ from typing import Self
 
 from nsqd.config import flags
 from nsqd.config.flags import OptionsError, flag, group
-from nsqd.config.kinds import BOOL, DURATION, FLOATS, INT, TEXT, TEXTS
+from nsqd.config.kinds import (
+    BOOL,
+    DURATION,
+    FLOATS,
+    INT,
+    TEXT,
+    TEXTS,
+    TLS_REQUIRED,
+    TLS_VERSION,
+    TLSRequired,
+)
 from nsqd.config.limits import Limits
 from nsqd.config.logs import LOG_LEVEL, LogLevel
-from nsqd.config.option_kinds import TLS_REQUIRED, TLS_VERSION
-from nsqd.config.option_kinds import TLSRequired as TLSRequired
 
 # A timer shorter than this would only spin.
 _SHORTEST_S = 1e-6

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nsqd.config.options import TLSRequired
+from nsqd.config.kinds import TLSRequired
 from tests.support.certs import Credentials, make_authority, make_server
 from tests.support.http_client import HttpClient
 from tests.support.running_daemon import RunningDaemon, StartNsqd

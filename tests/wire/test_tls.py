@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nsqd.config.options import TLSRequired
+from nsqd.config.kinds import TLSRequired
 from nsqd.tcp import handlers
 from tests.support.certs import Credentials, make_authority, make_client, make_server
 from tests.support.clock import not_before

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from nsqd.config.flags import CommandLineExit, ConfigError, OptionsError, declared_flags
+from nsqd.config.kinds import TLSRequired
 from nsqd.config.limits import Limits
 from nsqd.config.logs import LogLevel
 from nsqd.config.options import (
     Options,
-    TLSRequired,
     check_limits,
     check_options,
     check_services,
