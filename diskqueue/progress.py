@@ -21,12 +21,15 @@ remembered until the committed position has passed it. `DiskQueue` owns the one 
 queue, and that owns the one `Outstanding`.
 """
 
+import logging
 from array import array
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from diskqueue.errors import CorruptSegmentError
 from diskqueue.intervals import Intervals
 from diskqueue.reader import Reader
 from diskqueue.recovery import Recovered, SegmentState
@@ -307,8 +310,13 @@ class Outstanding:
 class Progress:
     """The finished records of a queue, and the segments that still have unfinished ones."""
 
-    def __init__(self, found: Recovered, reader: Reader, writer: Writer) -> None:
+    def __init__(
+        self, name: str, found: Recovered, reader: Reader, writer: Writer, logger: logging.Logger
+    ) -> None:
         self.outstanding = Outstanding()
+        # Records from the reader's position on; below the truth or above it after a crash, until
+        # the reader is at the tail.
+        self.unread_count = found.depth
         # The oldest segment with a record that is not committed.
         self.oldest = found.read_segment
         # Wholly committed segments that a sync will delete.
@@ -320,8 +328,28 @@ class Progress:
         self._kept_count = sum(block.records.count for block in found.blocks)
         # The ordinals of records that were in these segments.
         self._gone = Intervals()
+        self._name = name
         self._reader = reader
         self._writer = writer
+        self._logger = logger
+        self.correct_depth_at_tail()
+
+    @property
+    def depth(self) -> int:
+        """Records that were not read; at least one unless the reader is at the tail."""
+        if self.unread_count > 0:
+            return self.unread_count
+        return 0 if self._reader.is_at_tail() else 1
+
+    def correct_depth_at_tail(self) -> None:
+        """Set the number of unread records right if the reader is at the tail."""
+        if self.unread_count != 0 and self._reader.is_at_tail():
+            self._logger.warning(
+                "diskqueue depth corrected at the tail queue=%s depth=%d",
+                self._name,
+                self.unread_count,
+            )
+            self.unread_count = 0
 
     def segments(self) -> Iterator[SegmentState]:
         """Yield all segments that may have a file, the oldest first."""
@@ -345,7 +373,9 @@ class Progress:
             segment = segment.next
 
     def clear(self) -> None:
-        """Forget everything; the queue goes on with the segment being written."""
+        """Forget all records; the queue goes on with the segment being written, which is empty."""
+        self._reader.enter(self._writer.segment)
+        self.unread_count = 0
         self.retired = []
         self.oldest = self._writer.segment
         self.outstanding.clear()
@@ -353,6 +383,32 @@ class Progress:
         self.gaps = Intervals()
         self._kept_count = 0
         self._gone = Intervals()
+
+    def advance_across_segments(self, lengths: Sequence[int]) -> None:
+        """Move the reader over records that may be in several segments, and add them."""
+        reader = self._reader
+        ends = list(accumulate(lengths))
+        done = index = 0
+        while index < len(ends):
+            segment = reader.segment
+            if reader.position >= segment.end:
+                assert segment.next is not None, "advanced beyond the write position"
+                reader.enter(segment.next)
+                continue
+            stop = bisect_right(ends, done + reader.limit - reader.position, lo=index)
+            assert stop > index, "the lengths are not those of the next records"
+            numbers = lengths[index:stop]
+            position = reader.position
+            reader.position += ends[stop - 1] - done
+            self.outstanding.add(segment, position, numbers, reader.position, are_lengths=True)
+            reader.skip_finished()
+            done = ends[stop - 1]
+            index = stop
+
+    def complete_consumed_segment(self) -> None:
+        """Complete the segment being written if all its records are committed, so that it goes."""
+        if len(self.outstanding) == 0 and self._reader.is_at_tail():
+            self._writer.start_new_segment()
 
     def retire_committed(self) -> Position:
         """Move wholly committed segments to the retired ones; return the committed position."""
@@ -418,13 +474,27 @@ class Progress:
         if older is not None:
             older.next = segment.next
 
-    def forget_finished(self, segment: SegmentState) -> int:
+    def deliver_skipped(self, error: CorruptSegmentError) -> None:
+        """Count finished records in the rest of the segment as unread: no record ends before them.
+
+        Args:
+            error: found by the reader in front of the next interval of finished records.
+        """
+        count = self.forget_finished()
+        self.unread_count += count
+        self._logger.warning(
+            "diskqueue finished records will be delivered again file=%s offset=%d records=%d"
+            " reason=%s",
+            *(error.path, error.offset, count, error.reason),
+        )
+
+    def forget_finished(self) -> int:
         """Drop the finished records in the rest of the segment that the reader stands in.
 
-        Returns the number of records that will be delivered again.
+        Returns how many there were.
         """
         reader = self._reader
-        assert segment is reader.segment
+        segment = reader.segment
         count = sum(entry.item_count for entry in reader.skips)
         reader.skips.clear()
         segment.finished = Intervals()

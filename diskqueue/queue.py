@@ -43,16 +43,13 @@ One thread owns the queue. `SyncJob.run` may work in another one; it locks out `
 
 import logging
 import os
-import threading
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
 
 from diskqueue import layout
 from diskqueue.errors import CorruptSegmentError, QueueClosedError, RecordTooLargeError
 from diskqueue.progress import Progress
 from diskqueue.reader import Reader, ReadRecords
-from diskqueue.recovery import SegmentState, recover
+from diskqueue.recovery import recover
 from diskqueue.segment import (
     DEFAULT_MAX_RECORD_BYTES,
     MIN_RECORD_BYTES,
@@ -60,8 +57,7 @@ from diskqueue.segment import (
     PREFIX_BYTES,
     Limits,
 )
-from diskqueue.sidecar import Position, Sidecar
-from diskqueue.sync_job import SyncJob, plan_finished, remove_queue
+from diskqueue.sync_job import Durability, SyncJob
 from diskqueue.writer import Writer
 
 # A queue whose records are all committed gives up a segment of this size at the next sync, and any
@@ -120,26 +116,14 @@ class DiskQueue:
         self._writer = Writer(
             self._directory, name, found.write_segment, max_bytes_per_file, logger
         )
-        self._progress = Progress(found, self._reader, self._writer)
+        self._progress = Progress(name, found, self._reader, self._writer, logger)
         self._outstanding = self._progress.outstanding
-        self._sidecar = Sidecar(self._directory, name, exists=found.has_sidecar)
-        self._unread_count = found.depth
-
-        # The content of the metadata file, or None while that is unknown.
-        self._durable_text = found.durable_text
-        self._append_count = 0
-        self._commit_count = 0
-        # The sync under way, if any. Its `run` holds the lock.
-        self._job: SyncJob | None = None
-        self._lock = threading.Lock()
-        self._correct_depth_at_tail()
+        self._durability = Durability(self._directory, name, found, self._progress, self._writer)
 
     @property
     def depth(self) -> int:
         """Records appended and not read; after a crash an estimate, until the tail is reached."""
-        if self._unread_count > 0:
-            return self._unread_count
-        return 0 if self._reader.is_at_tail() else 1
+        return self._progress.depth
 
     @property
     def unread_bytes(self) -> int:
@@ -169,7 +153,7 @@ class DiskQueue:
     @property
     def unsynced_count(self) -> int:
         """Records appended or committed since the last sync that succeeded."""
-        return self._append_count + self._commit_count
+        return self._durability.unsynced_count
 
     def put(self, records: Iterable[bytes]) -> None:
         """Append payloads.
@@ -205,11 +189,11 @@ class DiskQueue:
             min(lengths) < self._limits.min_record_bytes + PREFIX_BYTES
             or max(lengths) > self._max_append_bytes + PREFIX_BYTES
         ):
-            self._reject(lengths)
+            _reject(lengths, self._limits.min_record_bytes, self._max_append_bytes)
         assert sum(lengths) == len(data), "the lengths do not add up to the data"
         self._writer.append(data, lengths)
-        self._unread_count += len(lengths)
-        self._append_count += len(lengths)
+        self._progress.unread_count += len(lengths)
+        self._durability.append_count += len(lengths)
 
     def undo_append(self, lengths: Sequence[int]) -> None:
         """Take back the last append, and the `advance` over exactly its records if there was one.
@@ -228,23 +212,14 @@ class DiskQueue:
             raise QueueClosedError
         if not lengths:
             return
-        job_count = 0 if self._job is None else self._job.append_count
-        self._append_count -= len(lengths)
-        assert self._append_count >= job_count, "a sync was prepared after the append"
+        self._durability.undo_append(len(lengths))
         reader = self._reader
         segment = self._writer.undo_append(sum(lengths))
         if (reader.segment.number, reader.position) > (segment.number, segment.end):
             self._outstanding.remove_last(len(lengths))
             reader.go_to_end(segment)
         else:
-            self._unread_count -= len(lengths)
-
-    def _reject(self, lengths: Sequence[int]) -> None:
-        minimum, maximum = self._limits.min_record_bytes, self._max_append_bytes
-        for length in lengths:
-            size = length - PREFIX_BYTES
-            if not minimum <= size <= maximum:
-                raise RecordTooLargeError(size, minimum, maximum)
+            self._progress.unread_count -= len(lengths)
 
     def read(self, max_records: int, max_bytes: int) -> ReadRecords | None:
         """Return the next unread records, or None if there are none.
@@ -264,7 +239,7 @@ class DiskQueue:
             segment = reader.segment
             if reader.position >= segment.end:
                 if segment.next is None:
-                    self._correct_depth_at_tail()
+                    self._progress.correct_depth_at_tail()
                     return None
                 reader.enter(segment.next)
                 continue
@@ -272,23 +247,23 @@ class DiskQueue:
                 data, starts, ends = reader.read(max_records, max_bytes)
             except CorruptSegmentError as error:
                 if reader.skips:
-                    self._deliver_skipped(segment, error)
+                    self._progress.deliver_skipped(error)
                 else:
                     reader.skip_damage(error, self._writer)
                 continue
             except FileNotFoundError:
                 reader.skip_missing(self._writer)
-                self._progress.forget_finished(segment)
+                self._progress.forget_finished()
                 continue
             origin = reader.buffer_pos - PREFIX_BYTES
             first = self._outstanding.add(
                 segment, origin, starts, reader.position, are_lengths=False
             )
-            self._unread_count -= len(starts)
+            self._progress.unread_count -= len(starts)
             if reader.skips:
                 reader.skip_finished()
             if reader.position >= reader.segment.end:
-                self._correct_depth_at_tail()
+                self._progress.correct_depth_at_tail()
             return ReadRecords(first, data, starts, ends)
 
     def skip_unreadable(self) -> None:
@@ -299,9 +274,8 @@ class DiskQueue:
         Raises:
             OSError: the disk cannot be read.
         """
-        segment = self._reader.segment
         if self._reader.skip_unreadable(self._writer):
-            self._unread_count += self._progress.forget_finished(segment)
+            self._progress.unread_count += self._progress.forget_finished()
 
     def peek(self, max_records: int, max_bytes: int) -> list[bytes]:
         """Return the payloads that `read` would give next, which stay unread.
@@ -333,34 +307,14 @@ class DiskQueue:
         first = self._outstanding.next_ordinal
         end = reader.position + sum(lengths)
         if end > reader.segment.end or reader.skips:
-            self._advance_across_segments(lengths)
+            self._progress.advance_across_segments(lengths)
         elif lengths:
             self._outstanding.add(reader.segment, reader.position, lengths, end, are_lengths=True)
             reader.position = end
-        self._unread_count -= len(lengths)
+        self._progress.unread_count -= len(lengths)
         if reader.position >= reader.segment.end:
-            self._correct_depth_at_tail()
+            self._progress.correct_depth_at_tail()
         return first
-
-    def _advance_across_segments(self, lengths: Sequence[int]) -> None:
-        reader = self._reader
-        ends = list(accumulate(lengths))
-        done = index = 0
-        while index < len(ends):
-            segment = reader.segment
-            if reader.position >= segment.end:
-                assert segment.next is not None, "advanced beyond the write position"
-                reader.enter(segment.next)
-                continue
-            stop = bisect_right(ends, done + reader.limit - reader.position, lo=index)
-            assert stop > index, "the lengths are not those of the next records"
-            numbers = lengths[index:stop]
-            position = reader.position
-            reader.position += ends[stop - 1] - done
-            self._outstanding.add(segment, position, numbers, reader.position, are_lengths=True)
-            reader.skip_finished()
-            done = ends[stop - 1]
-            index = stop
 
     def commit(self, ordinals: Iterable[int]) -> None:
         """Declare records finished for good, in any order; ignore those that `empty` has dropped.
@@ -371,26 +325,7 @@ class DiskQueue:
         """
         if not self._is_open:
             raise QueueClosedError
-        self._commit_count += self._outstanding.commit(ordinals)
-
-    def _correct_depth_at_tail(self) -> None:
-        if self._unread_count != 0 and self._reader.is_at_tail():
-            self._logger.warning(
-                "diskqueue depth corrected at the tail queue=%s depth=%d",
-                self.name,
-                self._unread_count,
-            )
-            self._unread_count = 0
-
-    def _deliver_skipped(self, segment: SegmentState, error: CorruptSegmentError) -> None:
-        """Drop the finished intervals of a segment: no record ends where one of them begins."""
-        count = self._progress.forget_finished(segment)
-        self._unread_count += count
-        self._logger.warning(
-            "diskqueue finished records will be delivered again file=%s offset=%d records=%d"
-            " reason=%s",
-            *(error.path, error.offset, count, error.reason),
-        )
+        self._durability.commit_count += self._outstanding.commit(ordinals)
 
     def prepare_sync(self, *, with_metadata: bool = True) -> SyncJob | None:
         """Make the job of a sync, or return None if there is no need or one is under way.
@@ -405,66 +340,20 @@ class DiskQueue:
         """
         if not self._is_open:
             raise QueueClosedError
-        if self._job is not None:
+        if self._durability.is_sync_under_way:
             return None
         is_worth_freeing = self._writer.segment.end >= self._freed_bytes or self.wants_room
         if with_metadata and is_worth_freeing:
             self.wants_room = False
-            self._free_if_consumed()
-        job = self._make_job(with_metadata=with_metadata)
-        if self._is_idle(job):
-            self._append_count = 0
-            if with_metadata:
-                self._commit_count = 0
-            return None
-        self._job = job
-        self._writer.has_new_files = False
-        return job
-
-    def _is_idle(self, job: SyncJob) -> bool:
-        """Tell whether a job would leave all files as they are."""
-        if job.targets or job.removals:
-            return False
-        if job.metadata is None:
-            return True
-        if job.finished is not None and self._commit_count:
-            return False
-        if job.finished is None and self._sidecar.exists:
-            return False
-        # A sync without metadata may have taken care of the appended records.
-        is_unused = self._durable_text is None and not (self.unsynced_count or self.segment_count)
-        return is_unused or layout.format_metadata(job.metadata) == self._durable_text
+            self._progress.complete_consumed_segment()
+        return self._durability.prepare(with_metadata=with_metadata)
 
     def complete_sync(self, job: SyncJob, error: OSError | None = None) -> None:
         """Take back a job after its `run` has ended, with the error if it raised one.
 
         After an error the records that the job covered are still unsynced.
         """
-        job.release()
-        if job is not self._job:
-            return  # Overtaken by empty, close or delete.
-        self._job = None
-        self._note_deleted(job)
-        if job.are_segments_durable:
-            self._writer.note_durable(job.targets)
-        if error is None:
-            self._note_durable(job)
-            return
-        self._writer.has_new_files |= job.has_new_files
-        if not job.are_segments_durable:
-            self._writer.start_new_segment()
-
-    def _note_durable(self, job: SyncJob) -> None:
-        self._append_count -= job.append_count
-        if job.metadata is not None:
-            self._commit_count -= job.commit_count
-            self._durable_text = job.durable_text
-
-    def _note_deleted(self, job: SyncJob) -> None:
-        # In the order of the list, of which the job had the beginning.
-        del self._progress.retired[: len(job.removed)]
-        for entry in job.deleted:
-            self._progress.note_deleted(entry.segment, entry.ordinals)
+        self._durability.complete(job, error)
 
     def sync(self) -> None:
         """Make appends and commits durable, and delete segments without an unfinished record.
@@ -483,41 +372,6 @@ class DiskQueue:
             raise
         self.complete_sync(job)
 
-    def _make_job(self, *, with_metadata: bool) -> SyncJob:
-        metadata = finished = None
-        removals: list[SegmentState] = []
-        if with_metadata:
-            read = self._progress.retire_committed()
-            metadata = self._make_metadata(read)
-            finished = plan_finished(self._progress, read, self._durable_text)
-            removals = list(self._progress.retired)
-        return SyncJob(
-            directory=self._directory,
-            name=self.name,
-            metadata_path=layout.metadata_path(self._directory, self.name),
-            metadata=metadata,
-            durable_text=self._durable_text,
-            targets=self._writer.fsync_targets(),
-            has_new_files=self._writer.has_new_files,
-            removals=removals,
-            removal_paths=[self._writer.path_of(segment) for segment in removals],
-            sidecar=self._sidecar,
-            finished=finished,
-            append_count=self._append_count,
-            commit_count=self._commit_count,
-            lock=self._lock,
-        )
-
-    def _free_if_consumed(self) -> None:
-        """Complete the segment being written if all its records are committed, so that it goes."""
-        if len(self._outstanding) == 0 and self._reader.is_at_tail():
-            self._writer.start_new_segment()
-
-    def _make_metadata(self, read: Position) -> layout.Metadata:
-        depth = self._progress.count_records(read) + self.depth
-        end = self._writer.segment
-        return layout.Metadata(depth, *read, end.number, end.end)
-
     def empty(self) -> None:
         """Drop all records, read and unread, with their files and the metadata.
 
@@ -531,25 +385,8 @@ class DiskQueue:
         """
         if not self._is_open:
             raise QueueClosedError
-        self._remove_everything()
+        self._durability.remove_files()
         layout.fsync_directory(self._directory)
-
-    def _remove_everything(self) -> None:
-        with self._lock:
-            self._cancel_job()
-            segments = list(self._progress.segments())
-            self._writer.discard()
-            self._progress.clear()
-            self._reader.enter(self._writer.segment)
-            self._unread_count = self._append_count = self._commit_count = 0
-            self._durable_text = None
-            self._sidecar.forget(is_removed=False)
-            try:
-                remove_queue(self._directory, self.name, segments)
-            except OSError:
-                self._progress.retired = [segment for segment in segments if segment.exists]
-                raise
-            self._sidecar.forget(is_removed=True)
 
     def close(self) -> None:
         """Make all records durable, leave exact metadata, and close the files.
@@ -562,10 +399,7 @@ class DiskQueue:
         if not self._is_open:
             return
         try:
-            with self._lock:
-                self._cancel_job()
-            self._free_if_consumed()
-            self._make_job(with_metadata=True).run()
+            self._durability.run_last_sync()
         finally:
             self._close_files()
 
@@ -578,7 +412,7 @@ class DiskQueue:
         if not self._is_open:
             return
         try:
-            self._remove_everything()
+            self._durability.remove_files()
         finally:
             self._close_files()
 
@@ -587,10 +421,9 @@ class DiskQueue:
         self._reader.close()
         self._writer.close()
 
-    def _cancel_job(self) -> None:
-        """Keep a job that has not run yet from running; the caller has the lock."""
-        if self._job is not None:
-            self._job.is_cancelled = True
-            self._job.release()
-            self._note_deleted(self._job)
-            self._job = None
+
+def _reject(lengths: Sequence[int], min_record_bytes: int, max_record_bytes: int) -> None:
+    for length in lengths:
+        size = length - PREFIX_BYTES
+        if not min_record_bytes <= size <= max_record_bytes:
+            raise RecordTooLargeError(size, min_record_bytes, max_record_bytes)

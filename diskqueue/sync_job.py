@@ -18,6 +18,9 @@ The order of the steps makes a crash between any two of them harmless:
 On a full disk steps 3 and 4 have no room, and would never get any if they had to come before step
 6: then that comes first. A crash in between leaves metadata that points to segments that are
 missing, and a start skips these.
+
+`Durability` makes jobs and takes them back, on the thread that owns the queue; `DiskQueue` owns the
+one `Durability` of a queue.
 """
 
 import contextlib
@@ -31,9 +34,9 @@ from typing import NamedTuple
 from diskqueue import layout
 from diskqueue.intervals import Intervals
 from diskqueue.progress import Progress, Run, Snapshot
-from diskqueue.recovery import SegmentState
+from diskqueue.recovery import Recovered, SegmentState
 from diskqueue.sidecar import NO_FINGERPRINT, Block, Fingerprints, Position, Sidecar, encode_body
-from diskqueue.writer import FsyncTarget
+from diskqueue.writer import FsyncTarget, Writer
 
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -238,6 +241,167 @@ class SyncJob:
         for entry in consumed[len(self.deleted) :]:
             layout.remove(layout.segment_path(self.directory, self.name, entry.segment.number))
             self.deleted.append(entry)
+
+
+class Durability:
+    """How much of a queue is durable: its changes since the last sync, and the sync under way."""
+
+    def __init__(
+        self, directory: str, name: str, found: Recovered, progress: Progress, writer: Writer
+    ) -> None:
+        # Records appended and committed since the last sync that succeeded.
+        self.append_count = 0
+        self.commit_count = 0
+        self._directory = directory
+        self._name = name
+        self._progress = progress
+        self._writer = writer
+        self._sidecar = Sidecar(directory, name, exists=found.has_sidecar)
+        # The content of the metadata file, or None while that is unknown.
+        self._durable_text = found.durable_text
+        self._job: SyncJob | None = None
+        # Locked by the `run` of a job, and while files are removed.
+        self._lock = threading.Lock()
+
+    @property
+    def unsynced_count(self) -> int:
+        """Records appended or committed since the last sync that succeeded."""
+        return self.append_count + self.commit_count
+
+    @property
+    def is_sync_under_way(self) -> bool:
+        """Whether a job was made and not taken back."""
+        return self._job is not None
+
+    def undo_append(self, record_count: int) -> None:
+        """Take back appended records that no job covers."""
+        job_count = 0 if self._job is None else self._job.append_count
+        self.append_count -= record_count
+        assert self.append_count >= job_count, "a sync was prepared after the append"
+
+    def prepare(self, *, with_metadata: bool) -> SyncJob | None:
+        """Make a job, or return None if there is no need for one; none may be under way.
+
+        Raises:
+            OSError: the process has no descriptors left.
+        """
+        job = self._make_job(with_metadata=with_metadata)
+        if self._is_idle(job):
+            self.append_count = 0
+            if with_metadata:
+                self.commit_count = 0
+            return None
+        self._job = job
+        self._writer.has_new_files = False
+        return job
+
+    def complete(self, job: SyncJob, error: OSError | None) -> None:
+        """Take back a job whose `run` has ended."""
+        job.release()
+        if job is not self._job:
+            return  # Overtaken by empty, close or delete.
+        self._job = None
+        self._note_deleted(job)
+        if job.are_segments_durable:
+            self._writer.note_durable(job.targets)
+        if error is None:
+            self.append_count -= job.append_count
+            if job.metadata is not None:
+                self.commit_count -= job.commit_count
+                self._durable_text = job.durable_text
+            return
+        self._writer.has_new_files |= job.has_new_files
+        if not job.are_segments_durable:
+            self._writer.start_new_segment()
+
+    def run_last_sync(self) -> None:
+        """Make all records durable, and leave exact metadata.
+
+        Raises:
+            OSError: at least one step failed.
+        """
+        with self._lock:
+            self._cancel_job()
+        self._progress.complete_consumed_segment()
+        self._make_job(with_metadata=True).run()
+
+    def remove_files(self) -> None:
+        """Forget all records, and remove the files; the caller syncs the directory.
+
+        Raises:
+            OSError: a file could not be removed; a later sync tries again.
+        """
+        with self._lock:
+            self._cancel_job()
+            segments = list(self._progress.segments())
+            self._writer.discard()
+            self._progress.clear()
+            self.append_count = self.commit_count = 0
+            self._durable_text = None
+            self._sidecar.forget(is_removed=False)
+            try:
+                remove_queue(self._directory, self._name, segments)
+            except OSError:
+                self._progress.retired = [segment for segment in segments if segment.exists]
+                raise
+            self._sidecar.forget(is_removed=True)
+
+    def _make_job(self, *, with_metadata: bool) -> SyncJob:
+        metadata = finished = None
+        removals: list[SegmentState] = []
+        if with_metadata:
+            progress = self._progress
+            read = progress.retire_committed()
+            depth = progress.count_records(read) + progress.depth
+            end = self._writer.segment
+            metadata = layout.Metadata(depth, *read, end.number, end.end)
+            finished = plan_finished(progress, read, self._durable_text)
+            removals = list(progress.retired)
+        return SyncJob(
+            directory=self._directory,
+            name=self._name,
+            metadata_path=layout.metadata_path(self._directory, self._name),
+            metadata=metadata,
+            durable_text=self._durable_text,
+            targets=self._writer.fsync_targets(),
+            has_new_files=self._writer.has_new_files,
+            removals=removals,
+            removal_paths=[self._writer.path_of(segment) for segment in removals],
+            sidecar=self._sidecar,
+            finished=finished,
+            append_count=self.append_count,
+            commit_count=self.commit_count,
+            lock=self._lock,
+        )
+
+    def _is_idle(self, job: SyncJob) -> bool:
+        """Tell whether a job would leave all files as they are."""
+        if job.targets or job.removals:
+            return False
+        if job.metadata is None:
+            return True
+        if job.finished is not None and self.commit_count:
+            return False
+        if job.finished is None and self._sidecar.exists:
+            return False
+        # A sync without metadata may have taken care of the appended records.
+        has_files = any(segment.exists for segment in self._progress.segments())
+        is_unused = self._durable_text is None and not (self.unsynced_count or has_files)
+        return is_unused or layout.format_metadata(job.metadata) == self._durable_text
+
+    def _cancel_job(self) -> None:
+        """Keep a job that has not run yet from running; the caller has the lock."""
+        if self._job is not None:
+            self._job.is_cancelled = True
+            self._job.release()
+            self._note_deleted(self._job)
+            self._job = None
+
+    def _note_deleted(self, job: SyncJob) -> None:
+        # In the order of the list, of which the job had the beginning.
+        del self._progress.retired[: len(job.removed)]
+        for entry in job.deleted:
+            self._progress.note_deleted(entry.segment, entry.ordinals)
 
 
 def remove_queue(directory: str, name: str, segments: Iterable[SegmentState]) -> None:
