@@ -197,7 +197,7 @@ class Channel:
         """FIN: forget messages for good; return the ids that could not be, each with the reason."""
         in_flight = consumer.in_flight
         finished: list[Entry | None]
-        if in_flight.has_twins:
+        if in_flight.twin_count:
             finished = in_flight.pop_all(ids)
         else:
             finished = list(map(in_flight.entries.pop, ids, repeat(None)))
@@ -258,7 +258,7 @@ class Channel:
 
     def wake(self, consumer: Consumer) -> None:
         """Serve a consumer that may have got room: RDY, an answer, a timeout, its socket."""
-        if self._line.join(consumer):
+        if (consumer.is_in_line or self._line.join(consumer)) and self.queue.depth:
             self.look_again()
 
     def pause(self) -> None:

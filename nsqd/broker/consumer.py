@@ -92,7 +92,8 @@ class Consumer:
         """How many more messages it may be given now."""
         if not self.is_writable:
             return 0
-        return self.ready_count - len(self.in_flight)
+        in_flight = self.in_flight
+        return self.ready_count - len(in_flight.entries) - in_flight.twin_count
 
 
 class Consumers:

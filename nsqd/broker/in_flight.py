@@ -32,6 +32,7 @@ class InFlight:
         "_timer_at",
         "_twins",
         "entries",
+        "twin_count",
     )
 
     def __init__(self, scheduler: Scheduler, on_expired: Callable[[list[Message]], object]) -> None:
@@ -42,13 +43,13 @@ class InFlight:
         self._timer_at = 0.0
         self._has_order = True
         self._twins: dict[bytes, list[Entry]] = {}
+        # How many messages wait in `_twins`; while there are any, `entries` is not all.
+        self.twin_count = 0
         # The channel pops from this dict itself: a method call per FIN would show in the bench.
         self.entries: dict[bytes, Entry] = {}
 
     def __len__(self) -> int:
-        if not self._twins:
-            return len(self.entries)
-        return len(self.entries) + sum(map(len, self._twins.values()))
+        return len(self.entries) + self.twin_count
 
     def add_piece(
         self,
@@ -66,7 +67,7 @@ class InFlight:
             batch.timestamps(start, stop),
             batch.attempts(start, stop),
             bodies,
-            piece.ordinals if piece.is_on_disk else repeat(None),
+            piece.ordinals or repeat(None),
             strict=False,
         )
         if isinstance(batch, Batch):
@@ -88,24 +89,20 @@ class InFlight:
         for message_id, entry in zip(ids, entries, strict=True):
             if message_id in self.entries:
                 self._twins.setdefault(message_id, []).append(entry)
+                self.twin_count += 1
             else:
                 self.add([message_id], [entry], deadline)
 
     def pop(self, message_id: bytes) -> Entry | None:
         """Remove and return one message; None if it is not here."""
         entry = self.entries.pop(message_id, None)
-        if self._twins and entry is not None:
+        if self.twin_count and entry is not None:
             self._promote(message_id)
         return entry
 
     def pop_all(self, ids: Sequence[bytes]) -> list[Entry | None]:
         """Remove and return messages, None in the place of each that is not here."""
         return list(map(self.pop, ids))
-
-    @property
-    def has_twins(self) -> bool:
-        """Whether some id is here more than once: `entries` has only the first of them."""
-        return bool(self._twins)
 
     def touch(self, message_id: bytes, deadline: float, max_timeout_s: float) -> bool:
         """Move a message's deadline, at most to `max_timeout_s` after its delivery.
@@ -132,6 +129,7 @@ class InFlight:
         messages = [_message(message_id, entry) for message_id, entry in everything]
         self.entries.clear()
         self._twins.clear()
+        self.twin_count = 0
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -146,6 +144,7 @@ class InFlight:
         twins = self._twins.get(message_id)
         if twins:
             self.entries[message_id] = twin = twins.pop(0)
+            self.twin_count -= 1
             self._has_order = False
             self._arm(twin[0])  # its deadline may have passed: the timer watches `entries` alone
             if not twins:

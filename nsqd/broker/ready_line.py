@@ -35,20 +35,16 @@ class Backlog(Protocol):
 class ReadyLine:
     """Decides which consumer is served next, and with how many messages at most."""
 
-    __slots__ = ("_lanes", "_lingering", "_on_joined", "_scheduler")
+    __slots__ = ("_lanes", "_lingering", "_on_joined", "_scheduler", "is_empty")
 
     def __init__(self, scheduler: Scheduler, on_joined: Callable[[], object]) -> None:
         """Args: on_joined: called when consumers have joined after they had lingered."""
+        # Whether no consumer stands in the line; an attribute, as every put reads it.
+        self.is_empty = True
         self._scheduler = scheduler
         self._on_joined = on_joined
         self._lanes: tuple[deque[Consumer], ...] = tuple(deque() for _ in Locality)
         self._lingering: dict[Consumer, None] = {}
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no consumer can be given a message."""
-        zone, region, everywhere = self._lanes
-        return not (everywhere or zone or region)
 
     def join(self, consumer: Consumer) -> bool:
         """Put a consumer at the end of its lane if it has room; return whether it is in the line.
@@ -65,6 +61,7 @@ class ReadyLine:
             return False
         consumer.is_in_line = True
         self._lanes[consumer.locality].append(consumer)
+        self.is_empty = False
         return True
 
     def leave(self, consumer: Consumer) -> None:
@@ -72,6 +69,7 @@ class ReadyLine:
         if consumer.is_in_line:
             self._lanes[consumer.locality].remove(consumer)
             consumer.is_in_line = False
+            self.is_empty = not any(self._lanes)
 
     def close(self) -> None:
         """Let go of the consumers and of the channel."""
@@ -79,6 +77,7 @@ class ReadyLine:
         self._lingering.clear()
         for lane in self._lanes:
             lane.clear()
+        self.is_empty = True
 
     def serve(self, backlog: Backlog, deliver: Callable[[Consumer, int], int]) -> bool:
         """Give each consumer a fair share of the backlog, in rounds, the nearest lane first.
@@ -115,6 +114,7 @@ class ReadyLine:
                 if not taken and len(lane) == length:
                     break  # nothing could be taken, and no consumer has left the lane
                 budget -= taken
+        self.is_empty = not any(self._lanes)
         return False
 
     def _linger(self, consumer: Consumer) -> None:

@@ -189,7 +189,7 @@ def test_twins_are_both_kept() -> None:
     rig.add_any(b"a", body=b"first")
     rig.add_any(b"b", b"a", body=b"second")
 
-    assert rig.in_flight.has_twins
+    assert rig.in_flight.twin_count == 1
     assert len(rig.in_flight) == 3
     popped = [rig.in_flight.pop(b"a") for _ in range(3)]
     assert [entry and entry[4] for entry in popped] == [b"first", b"second", None]
@@ -244,7 +244,7 @@ def test_clear_returns_everything_and_stops_the_timer(count: int) -> None:
 
     assert sorted(messages) == [(b"a", 5, 4, b"body", None)] * count + [(b"b", 5, 4, b"body", None)]
     assert len(rig.in_flight) == 0
-    assert not rig.in_flight.has_twins
+    assert rig.in_flight.twin_count == 0
     assert rig.scheduler.pending_timers == []
     rig.scheduler.advance(TIMEOUT_S * 2)
     assert rig.expired == []
