@@ -64,7 +64,7 @@ class PublishRoutes:
             raise HttpError(400, "MSG_EMPTY")
         query = request.target.query
         topic = self._topics.get(query.get("topic", ""))
-        if topic is None or "defer" in query or not topic.accepts_messages:
+        if topic is None or "defer" in query or topic.refusal is not None:
             return self._publish(request, (body,))
         # A topic that exists has a valid name; another check would take half a microsecond of ten.
         try:

@@ -1,6 +1,7 @@
-"""Broker: the registry of topics, the health of the disk, and who wants to know of changes.
+"""Broker: the registry of topics, and the listeners that are told of topics and channels.
 
-It makes topics and channels with the settings they need, so that nothing below it knows of options.
+It makes topics, channels and their queues with the settings that they need, so that no module below
+it knows of options.
 """
 
 import logging
@@ -34,12 +35,12 @@ EPHEMERAL_HANDOVER_COUNT = 1024
 SYNC_TIME_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
 
-# Something that blocks, and may raise OSError.
+# A call that blocks, and may raise OSError.
 Work: TypeAlias = Callable[[], None]
 
 
 def run_in_turn(works: Sequence[Work]) -> list[OSError]:
-    """Run everything here and now; return what went wrong."""
+    """Run one after the other, in this thread; return the errors."""
     errors = []
     for work in works:
         try:
@@ -68,13 +69,13 @@ class Broker:
     ) -> None:
         self.topics: dict[str, Topic] = {}
         self.disk_health = Health()
-        # Told of each topic (channel None) or channel that has come or gone, after the fact.
+        # Called after a topic (channel None) or a channel has come or gone.
         self.listeners: list[Callable[[Topic, Channel | None], object]] = []
-        # Starts each new topic, at once or when it knows which channels the cluster has.
+        # Starts each new topic, at once or when it has been told which channels the cluster has.
         self.starter: Callable[[Topic], object] = Topic.start
         self.is_closed = False
         self.is_draining = False
-        # Of all syncs of disk queues, in seconds.
+        # How long the syncs of all disk queues took, in seconds.
         self.sync_times = Histogram(SYNC_TIME_BOUNDS_S)
         # Keeps the history of all topics; None unless it was asked for.
         self.archives: ArchiveKeeper | None = None
@@ -86,9 +87,9 @@ class Broker:
         # The files of all queues, while `load` opens them.
         self._queue_files: Mapping[str, QueueFiles] | None = None
         self.limits = LimitBook(settings.limits, self.topics, scheduler, self._publish)
-        # Go syncs after so many records, and answers before that; we answer after.
+        # Go syncs after each `sync_every` records, and answers before; with 1 we answer after.
         self._receipts = Receipts(needs_sync=settings.disk.sync_every == 1)
-        # Makes the error that publishes are refused with, while they are.
+        # Makes the error of every publish; None while publishes are accepted.
         self._refusal: Callable[[], Exception] | None = None
 
     @property
@@ -98,7 +99,7 @@ class Broker:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the disk does what it is asked to."""
+        """Whether the disk works and has room."""
         return self.disk_health.is_healthy
 
     @property
@@ -139,28 +140,23 @@ class Broker:
             self._announce(topic, None)
 
     def drain(self) -> None:
-        """Take no new messages from here on; those that are here go on to the consumers."""
+        """Refuse new messages for good; those that are here still go to the consumers."""
         self.refuse_publishes(DrainingError)
         self.is_draining = True
 
     def refuse_publishes(self, refusal: Callable[[], Exception] | None) -> None:
-        """Refuse what is published with errors that `refusal` makes; with None take it again."""
+        """Refuse publishes with errors that `refusal` makes; with None accept them again."""
         if self.is_draining:
-            return  # that is never taken back
+            return  # a drain is for good
         self._refusal = refusal
         for topic in self.topics.values():
-            self._open_or_shut(topic)
+            topic.refuse_publishes(refusal)
 
     def free_room(self) -> None:
-        """Have every queue give back what room on disk it can: others are short of it."""
+        """Have every queue free the room on disk that it can spare: other queues need it."""
         for topic in self.topics.values():
             for queue in topic.queues():
                 queue.backend.free_room()
-
-    def _open_or_shut(self, topic: Topic) -> None:
-        topic.accepts_messages = self._refusal is None
-        if self._refusal is not None:
-            topic.refusal = self._refusal
 
     def load(
         self,
@@ -192,7 +188,7 @@ class Broker:
             topic.start()
 
     def records(self) -> list[TopicRecord]:
-        """Return what nsqd.dat shall hold: everything that is not ephemeral."""
+        """Return the content of nsqd.dat: all topics and channels that are not ephemeral."""
         return [
             TopicRecord(
                 topic.name,
@@ -211,7 +207,7 @@ class Broker:
     def close(
         self, run_all: Callable[[Sequence[Work]], list[OSError]] = run_in_turn
     ) -> list[OSError]:
-        """Put every message on disk and let go of all files; return what went wrong.
+        """Put every message on disk and let go of all files; return the errors.
 
         Args:
             run_all: runs the blocking parts, one for each queue, which may be thousands.
@@ -230,7 +226,8 @@ class Broker:
                 channel_closings.append(channel.queue.backend.close)
         if self.archives is not None:
             topic_closings += self.archives.close()
-        # The channels first: what topics have handed on may leave their disk only after that.
+        # The channels first: a topic may forget the records that it has handed over only when
+        # the channels' disks have been synced.
         channel_errors = run_all(channel_closings)
         if not channel_errors:
             for topic in self.topics.values():
@@ -248,7 +245,7 @@ class Broker:
             lambda channel_name: self._make_channel(name, channel_name),
             self._receipts,
         )
-        self._open_or_shut(topic)
+        topic.refuse_publishes(self._refusal)
         if self.archives is not None and not topic.is_ephemeral:
             topic.archive = self.archives.open(name)
         topic.on_channel_change = lambda channel: self._announce(topic, channel)
@@ -260,7 +257,7 @@ class Broker:
         return topic
 
     def count_refusal(self, topic_name: str) -> None:
-        """A publisher is told that there is no room."""
+        """Count a publish that was refused because a queue of the topic is full."""
         self.topics[topic_name].losses.rejected_count += 1
 
     def _publish(self, name: str, bodies: Sequence[bytes]) -> Receipt | None:
@@ -273,7 +270,8 @@ class Broker:
     def _make_queue(self, name: str, *, is_kept: bool) -> MessageQueue:
         settings = self._settings
         if not is_kept:
-            # What is ephemeral has no disk to go to: without a memory queue it still needs hands.
+            # An ephemeral queue has no disk behind it. Even with --mem-queue-size=0 it needs some
+            # memory, for the messages between a publish and its delivery.
             return MessageQueue(settings.mem_queue_size or EPHEMERAL_HANDOVER_COUNT, NullBackend())
         files = None
         if self._queue_files is not None:

@@ -124,7 +124,7 @@ class Consumers:
         return sum(len(consumer.in_flight) for consumer in self._all())
 
     def iter_in_flight(self) -> Iterator[tuple[bytes, Entry]]:
-        """Give the ids and entries of what is in flight, about in the order of the deadlines."""
+        """Give ids and entries of the messages in flight, about in the order of the deadlines."""
         each = (consumer.in_flight.entries.items() for consumer in self._all())
         return heapq.merge(*each, key=_deadline)
 

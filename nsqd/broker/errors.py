@@ -4,14 +4,14 @@ import errno
 
 
 class ClosedError(Exception):
-    """The topic or channel is being closed or deleted, and takes nothing any more."""
+    """The topic or channel is being closed or deleted, and accepts no messages any more."""
 
     def __init__(self, reason: str = "exiting") -> None:
         super().__init__(reason)
 
 
 class DrainingError(ClosedError):
-    """The node is being emptied and takes no new messages."""
+    """The node is being emptied and accepts no new messages."""
 
     def __init__(self) -> None:
         super().__init__("draining")
@@ -31,11 +31,11 @@ class ConsumerLimitError(Exception):
 
 
 class NotInFlightError(Exception):
-    """The message is not in flight in this channel, or at another consumer."""
+    """The message is not in flight in this channel, or is at another consumer."""
 
 
 class LowDiskError(OSError):
-    """The disk is almost full, and what room is left is kept for the messages that are here."""
+    """The disk is almost full, and the room left is kept for the messages that are here."""
 
     def __init__(self, shortage: str) -> None:
         super().__init__(errno.ENOSPC, shortage)

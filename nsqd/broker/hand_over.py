@@ -113,7 +113,7 @@ class HandOver:
         self._copied.discard(channel)
 
     def clear(self) -> None:
-        """Forget which channel has what: the queue is being emptied, with its records."""
+        """Forget which channels have which messages: the queue is being emptied."""
         self._forget_copies()
         self._unsynced.clear()
 

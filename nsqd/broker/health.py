@@ -1,4 +1,4 @@
-"""Health: whether the disk does what nsqd asks of it, and if not, what it refused.
+"""Health: whether the disk works, and if not, which operation failed and why.
 
 Two kinds of failure, which end differently:
 
@@ -6,7 +6,7 @@ Two kinds of failure, which end differently:
   anywhere makes it good, as in NSQ. If none comes, because load balancers have taken the node away,
   `DiskWatch` writes a file of its own to find out.
 * An operation that is *repeated* until it succeeds failed: a sync of a queue, a read, nsqd.dat. It
-  counts until that same operation has succeeded; what others do says nothing about it.
+  counts until that same operation has succeeded, whether or not others do.
 
 A disk that is almost full is a third reason to be sent no messages: see `DiskWatch`.
 """
@@ -19,7 +19,7 @@ from nsqd.broker.errors import cause_of
 HEALTHY = "OK"
 # The operation that keeps nsqd.dat.
 METADATA = "nsqd.dat"
-# What has no room now may have room later, and is no fault of the disk.
+# These tell that a file has no room now: it may have room later, and the disk is not at fault.
 FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -41,9 +41,9 @@ class Health:
         self.status = HEALTHY
         # The room on the data path when it was last looked at; None if that was never.
         self.free_bytes: int | None = None
-        # Called when something has failed that had not failed before.
+        # Called when an operation has failed that had not failed before.
         self.on_failure: Callable[[], object] | None = None
-        # Called after each append, if somebody counts them.
+        # Called after each append, if set.
         self.on_append: Callable[[], object] | None = None
         self._refused_write: str | None = None
         self._failures: dict[str, str] = {}
@@ -51,12 +51,12 @@ class Health:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether everything works."""
+        """Whether no operation fails and the disk has room."""
         return self.status == HEALTHY
 
     @property
     def has_refused_write(self) -> bool:
-        """Whether the last append failed, and nothing has shown since that the next one will do."""
+        """Whether the last append failed, and no write has succeeded since."""
         return self._refused_write is not None
 
     def find_failure(self, source: str) -> str | None:
@@ -64,7 +64,7 @@ class Health:
         return self._failures.get(source)
 
     def find_creation_obstacle(self) -> str | None:
-        """Return why what is created now would be forgotten or unusable, None if it would not."""
+        """Return why a topic or channel made now would be lost or unusable, None if it is fine."""
         return self._shortage or self._refused_write or self._failures.get(METADATA)
 
     def wrote(self, name: str, error: OSError | None) -> None:

@@ -1,8 +1,8 @@
 """nsqd.dat: which topics and channels exist, which are paused, and which limits they have.
 
 It is written soon after a topic or channel has come, not before its first message is acknowledged.
-So after a crash, or if it was lost, queues may have messages that it does not know: they are found
-by their files.
+So after a crash, or if the file was lost, there may be queues with messages that do not stand in
+it: they are found by their files.
 """
 
 import json
@@ -26,7 +26,7 @@ class MetadataError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ChannelRecord:
-    """What nsqd.dat holds of a channel."""
+    """A channel in nsqd.dat."""
 
     name: str
     is_paused: bool
@@ -34,7 +34,7 @@ class ChannelRecord:
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
-    """What nsqd.dat holds of a topic."""
+    """A topic in nsqd.dat."""
 
     name: str
     is_paused: bool
@@ -135,7 +135,7 @@ def add_found(topics: Iterable[TopicRecord], queues: Mapping[str, QueueFiles]) -
 
 
 def _is_kept(topic_name: str, channel_name: str | None) -> bool:
-    """Whether such a queue is loaded: nsqd forgets what is ephemeral."""
+    """Return whether such a queue is loaded: ephemeral topics and channels end with the process."""
     if not is_valid_topic_name(topic_name) or is_ephemeral(topic_name):
         return False
     if channel_name is None:

@@ -1,7 +1,7 @@
-"""Peeking: what a topic or channel holds, without taking, attempting or reordering anything.
+"""Peeking: a look at the messages of a topic or channel, which stay as and where they are.
 
-Messages come in the order in which they would be delivered: what waits, in memory and then on disk;
-then what is in flight, by deadline; then what is deferred, by due time.
+They come in the order in which they would be delivered: those that wait, in memory, then on disk;
+then those in flight, by deadline; then the deferred ones, by due time.
 """
 
 from collections.abc import Iterable, Iterator
@@ -41,7 +41,7 @@ class PeekedMessage:
 
 
 def peek_topic(topic: Topic, count: int, places: Iterable[Place]) -> list[PeekedMessage]:
-    """Return what no channel has taken yet.
+    """Return messages that no channel has yet.
 
     Raises:
         OSError: the disk cannot be read.
@@ -50,7 +50,7 @@ def peek_topic(topic: Topic, count: int, places: Iterable[Place]) -> list[Peeked
 
 
 def peek_channel(channel: Channel, count: int, places: Iterable[Place]) -> list[PeekedMessage]:
-    """Return what the channel holds.
+    """Return messages of a channel.
 
     Raises:
         OSError: the disk cannot be read.

@@ -1,4 +1,4 @@
-"""What the broker asks of the world: a clock, timers, the next turn, and a thread for what blocks.
+"""Scheduler: clock, timers, the next turn of the loop, and a thread for blocking calls.
 
 The event loop is one Scheduler (see nsqd.daemon), the unit tests have another whose time stands
 still until a test moves it.

@@ -14,7 +14,7 @@ from enum import Enum, auto
 
 from nsqd.broker.archive.archive import Archive
 from nsqd.broker.channel import Channel
-from nsqd.broker.errors import ClosedError, DrainingError
+from nsqd.broker.errors import ClosedError
 from nsqd.broker.hand_over import HandOver
 from nsqd.broker.limits.overrides import NO_OVERRIDES
 from nsqd.broker.limits.queue_bounds import Losses
@@ -55,9 +55,8 @@ class Topic:
         self.is_ephemeral = is_ephemeral(name)
         self.state = TopicState.STARTING
         self.is_paused = False
-        self.accepts_messages = True
-        # Makes the error of a publish while no messages are accepted, unless the topic is closed.
-        self.refusal: Callable[[], Exception] = DrainingError
+        # Makes the error of every publish; None while publishes are accepted.
+        self.refusal: Callable[[], Exception] | None = None
         self.channels: dict[str, Channel] = {}
         self.message_count = 0
         self.message_bytes = 0
@@ -97,6 +96,11 @@ class Topic:
             self.state = TopicState.RUNNING
             self._rearrange()
 
+    def refuse_publishes(self, refusal: Callable[[], Exception] | None) -> None:
+        """Refuse publishes with errors that `refusal` makes; with None accept them again."""
+        if self.state is not TopicState.CLOSED:
+            self.refusal = refusal
+
     def publish(self, bodies: Sequence[bytes], *, delay_s: float = 0.0) -> Receipt | None:
         """Accept messages, all of them or none; the channels keep each back for `delay_s`.
 
@@ -105,12 +109,12 @@ class Topic:
 
         Raises:
             ClosedError: the topic is being deleted.
-            DrainingError: the node accepts no new messages.
             DepthLimitError: a queue has no room for them.
-            OSError: the disk refused them, or is almost full.
+            OSError: the disk refused them.
+            Exception: made by the refusal of `refuse_publishes`: draining, a disk almost full.
         """
-        if not self.accepts_messages:
-            raise ClosedError if self.state is TopicState.CLOSED else self.refusal()
+        if self.refusal is not None:
+            raise self.refusal()
         if self.bounds is not None:
             self.bounds.admit(bodies)
         count = len(bodies)
@@ -213,7 +217,7 @@ class Topic:
     def flush(self) -> list[OSError]:
         """Write all messages to disk, for the last time; return the errors."""
         self.state = TopicState.CLOSED
-        self.accepts_messages = False
+        self.refusal = ClosedError
         self._unbind()
         errors = []
         for channel in self.channels.values():
@@ -238,7 +242,7 @@ class Topic:
             OSError: a file could not be removed; everything else is done all the same.
         """
         self.state = TopicState.CLOSED
-        self.accepts_messages = False
+        self.refusal = ClosedError
         self.on_abandoned = None
         self.hand_over.is_direct = False
         self._unbind()

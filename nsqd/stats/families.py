@@ -1,6 +1,6 @@
 """Families: the metrics that each topic and each channel has, and where their figures come from.
 
-The help texts are what Prometheus shows; docs and dashboards rely on the names.
+Prometheus shows the help texts; docs and dashboards rely on the names.
 """
 
 from collections.abc import Callable

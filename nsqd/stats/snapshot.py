@@ -125,7 +125,7 @@ def read_topic(
     """Read a topic; with `channel_name`, of its channels only that one.
 
     Args:
-        now: the time of the broker's clock, which decides what latencies still count.
+        now: the time of the broker's clock, which decides which latencies still count.
         has_disk: read the use of the disk too, which takes a look at each file's entry.
     """
     channels: Iterable[Channel] = topic.channels.values()

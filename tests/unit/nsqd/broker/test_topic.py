@@ -274,6 +274,16 @@ def test_a_topic_that_is_deleted_takes_nothing(rig: BrokerRig) -> None:
     assert topic.state is TopicState.CLOSED
 
 
+def test_a_closed_topic_stays_closed_when_publishes_are_accepted_again(rig: BrokerRig) -> None:
+    topic = rig.topic()
+    assert rig.broker.close() == []
+
+    rig.broker.refuse_publishes(None)
+
+    with pytest.raises(ClosedError, match=r"^exiting$"):
+        topic.publish([b"a"])
+
+
 def test_a_draining_topic_takes_nothing_and_delivers_the_rest(rig: BrokerRig) -> None:
     rig.publish(*numbers(3))
     rig.broker.drain()

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from nsqd.broker.errors import DepthLimitError
+from nsqd.broker.errors import DepthLimitError, DrainingError
 from nsqd.broker.limits.overrides import LimitOverrides
 from nsqd.broker.peek import Place, peek_channel
 from nsqd.broker.queue.batch import RECORD_OVERHEAD_BYTES
@@ -107,13 +107,13 @@ class BoundsModel(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([1.0, 10.0]))
     def wait_while_dead_letters_are_refused(self, seconds: float) -> None:
-        self.rig.topic("t.dead").accepts_messages = False
+        self.rig.topic("t.dead").refuse_publishes(DrainingError)
         self.wait(seconds)
         for delivery in self.in_hand[:2]:
             self.client.requeue(delivery.message_id)
         del self.in_hand[:2]
         self.rig.settle()
-        self.rig.topic("t.dead").accepts_messages = True
+        self.rig.topic("t.dead").refuse_publishes(None)
 
     @rule(limits=LIMITS)
     def change_limits(self, limits: Limits) -> None:
