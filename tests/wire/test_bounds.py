@@ -291,6 +291,15 @@ class TestLimitsOverHttp:
             ("/topic/limits?topic=t", b'{"msg_ttl":60}', 400, "INVALID_MSG_TTL"),
             ("/topic/limits?topic=t&msg_ttl=60", b"", 400, "INVALID_MSG_TTL"),
             ("/topic/limits?topic=t&msg_ttl=-1s", b"", 400, "INVALID_MSG_TTL"),
+            # A float of seconds cannot hold it: nsqd.dat would have one nanosecond too many.
+            (
+                "/topic/limits?topic=t&msg_ttl=2562047h47m16.854775807s",
+                b"",
+                *(400, "INVALID_MSG_TTL"),
+            ),
+            ("/topic/limits?topic=t&max_depth=0x10", b"", 400, "INVALID_MAX_DEPTH"),
+            ("/topic/limits?topic=t&max_depth=9223372036854775808", b"", 400, "INVALID_MAX_DEPTH"),
+            ("/topic/limits?topic=t", b'{"max_depth_policy":1}', 400, "INVALID_MAX_DEPTH_POLICY"),
             (
                 "/topic/limits?topic=t&dead_letter_topic_suffix=%21",
                 b"",

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqd.config import flags, kinds
-from nsqd.config.flags import CommandLineExit, ConfigError, OptionsError, flag
+from nsqd.config.flags import CommandLineExit, ConfigError, OptionsError, flag, group
 from nsqd.config.kinds import (
     BOOL,
     DURATION,
@@ -519,3 +519,48 @@ class TestHelp:
 
         assert text.startswith("nsqlookupd v1.3.0 (built w/python3.")
         assert text.endswith(")")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ends:
+    """Options that stand together in another dataclass."""
+
+    head: str = flag("head", "", TEXT, "the beginning", accepts=(str.isalpha, "letters"))
+    tail: int = flag("tail", 1, INT, "the end", maximum=9)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whole:
+    config: str = flag("config", "", TEXT, "a file", in_config=False)
+    before: int = flag("before", 0, INT, "first")
+    ends: Ends = group(Ends)  # noqa: RUF009
+    after: int = flag("after", 0, INT, "last")
+
+
+class TestGroups:
+    def test_their_options_stand_in_the_place_of_the_group(self) -> None:
+        names = list(flags.declared_flags(Whole))
+
+        assert names == ["config", "before", "head", "tail", "after"]
+
+    def test_values_of_flags_and_file_are_in_the_group(self, tmp_path: Path) -> None:
+        path = tmp_path / "tool.cfg"
+        path.write_text('head = "h"\ntail = 2\nafter = 3\n')
+
+        options = flags.load(Whole, [f"--config={path}", "--tail=4"], program="tool")
+
+        assert options == Whole(config=str(path), ends=Ends(head="h", tail=4), after=3)
+        assert flags.config_value(options, "tail") == 4
+
+    @pytest.mark.parametrize(
+        ("ends", "reason"),
+        [
+            (Ends(head="h1"), "--head must be letters"),
+            (Ends(head="h", tail=10), "--tail must be at most 9"),
+        ],
+    )
+    def test_their_bounds_are_checked(self, ends: Ends, reason: str) -> None:
+        with pytest.raises(OptionsError) as caught:
+            flags.check_bounds(Whole(ends=ends))
+
+        assert str(caught.value) == reason

@@ -9,6 +9,7 @@ import pytest
 
 from diskqueue import DiskQueue, envelope, layout
 from diskqueue.__main__ import main as diskqueue_main
+from nsqd.broker.archive import retention as retention_module
 from nsqd.broker.archive.retention import MIN_SEGMENT_BYTES, Chunk, RetainedLog, Retention
 from nsqd.broker.queue.batch import Batch
 
@@ -280,6 +281,21 @@ def test_all_blocks_of_an_earlier_segment_are_surveyed(tmp_path: Path) -> None:
     assert (log.record_count, log.size_bytes) == (1, RECORD_BYTES)
     log.close()
     assert read_numbers(tmp_path) == [count]
+
+
+def test_segments_of_this_process_are_not_read_to_be_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise AssertionError("the ages and counts are known")
+
+    monkeypatch.setattr(retention_module, "iter_blocks", fail)
+    log = open_log(tmp_path, max_bytes=2 * MIN_SEGMENT_BYTES, max_age_s=80.0)
+    write(log, range(4 * PER_SEGMENT))
+
+    assert log.trim(START_NS + 81 * SECOND_NS)
+    assert log.record_count == 0
+    log.close()
 
 
 def test_a_damaged_segment_of_an_earlier_process_is_as_old_as_its_file(tmp_path: Path) -> None:
