@@ -1,8 +1,12 @@
-"""Every async test runs on uvloop and on asyncio's own loop, with nsqd in process on port 0."""
+"""Every test runs on uvloop, as nsqd does, with nsqd in process on port 0.
+
+Those marked `both_loops` run on asyncio's own loop as well: what they see depends on the transports
+of a loop (closing, flow control, TLS, unix sockets), and nsqd falls back to it without uvloop.
+"""
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +17,25 @@ from tests.support.lookupd_in_process import LookupdInProcess, LoopFactory
 from tests.support.running_daemon import RunningDaemon, StartNsqd
 from tests.support.v2_client import V2Client
 
+UVLOOP: dict[str, LoopFactory] = {"uvloop": uvloop.new_event_loop}
+BOTH_LOOPS = {**UVLOOP, "asyncio": asyncio.SelectorEventLoop}
 
-def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    return {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.SelectorEventLoop}
+
+def loops_of(item: pytest.Item) -> dict[str, LoopFactory]:
+    """The loops that a test runs on."""
+    return UVLOOP if item.get_closest_marker("both_loops") is None else BOTH_LOOPS
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, LoopFactory]:
+    """Run coroutines of tests on these loops."""
+    return loops_of(item)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Hand the loops to tests that run them in a thread, or by themselves."""
+    if "loop_factory" in metafunc.fixturenames:
+        loops = loops_of(metafunc.definition)
+        metafunc.parametrize("loop_factory", loops.values(), ids=list(loops))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -64,13 +84,6 @@ async def nsqd(start_nsqd: StartNsqd) -> RunningDaemon:
 async def client(nsqd: RunningDaemon) -> V2Client:
     """A connection that has sent the magic."""
     return await nsqd.connect()
-
-
-@pytest.fixture(params=[uvloop.new_event_loop, asyncio.new_event_loop], ids=["uvloop", "asyncio"])
-def loop_factory(request: pytest.FixtureRequest) -> LoopFactory:
-    """Each of the two loops, for what runs in a thread of its own."""
-    factory: LoopFactory = request.param
-    return factory
 
 
 @pytest.fixture

@@ -186,6 +186,7 @@ async def test_bomb_of_commands_costs_others_nothing(nsqd: RunningDaemon, kind: 
     assert await client.read_frame(50.0) == (RESPONSE, b"OK")
 
 
+@pytest.mark.both_loops("turns of the loop")
 @pytest.mark.parametrize("kind", KINDS)
 async def test_everything_behind_a_big_read_is_run(nsqd: RunningDaemon, kind: str) -> None:
     client = await connect_compressed(nsqd, kind)

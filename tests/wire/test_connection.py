@@ -24,6 +24,7 @@ async def test_commands_may_follow_the_magic_at_once(nsqd: RunningDaemon) -> Non
     await client.expect_ok()
 
 
+@pytest.mark.both_loops("many reads of one write")
 async def test_bytes_may_come_one_by_one(nsqd: RunningDaemon) -> None:  # W-1
     client = await nsqd.connect(magic=b"")
 
@@ -48,6 +49,7 @@ async def test_http_client_is_told_that_this_is_not_its_port(nsqd: RunningDaemon
     await client.expect_error(b"E_BAD_PROTOCOL")
 
 
+@pytest.mark.both_loops("half-closed and ended sockets")
 @pytest.mark.parametrize("start", [b"", b" ", b"  V"])  # W-3
 async def test_eof_within_the_magic_closes_silently(nsqd: RunningDaemon, start: bytes) -> None:
     client = await nsqd.connect(magic=start)
@@ -160,6 +162,7 @@ async def test_line_without_end_closes_as_soon_as_it_is_too_long(client: V2Clien
     await client.expect_closed()
 
 
+@pytest.mark.both_loops("half-closed and ended sockets")
 async def test_eof_within_a_line_closes_silently(client: V2Client) -> None:  # W-13
     client.send(b"PUB t")
 
@@ -168,6 +171,7 @@ async def test_eof_within_a_line_closes_silently(client: V2Client) -> None:  # W
     await client.expect_closed()
 
 
+@pytest.mark.both_loops("many reads of one write")
 async def test_thousand_pipelined_publishes_are_answered_in_order(nsqd: RunningDaemon) -> None:
     """W-14: 1000 OKs, then the error of the command behind them."""
     client = await nsqd.connect()
@@ -241,6 +245,7 @@ async def test_extra_parameters_of_consumer_commands_are_ignored(nsqd: RunningDa
     assert await consumer.read_response() == b"CLOSE_WAIT"
 
 
+@pytest.mark.both_loops("half-closed and ended sockets")
 async def test_replies_reach_a_client_that_has_ended_its_output(client: V2Client) -> None:
     client.send((b"PUB t\n" + sized(b"x")) * 100)
 
@@ -250,6 +255,7 @@ async def test_replies_reach_a_client_that_has_ended_its_output(client: V2Client
     await client.expect_closed()
 
 
+@pytest.mark.both_loops("half-closed and ended sockets")
 async def test_error_reaches_a_client_that_goes_on_sending(client: V2Client) -> None:
     """Closing with input unread would reset the connection, and the error would be lost."""
     client.send(b"BAD\n" + bytes(5_000_000))

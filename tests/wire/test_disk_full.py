@@ -14,9 +14,6 @@ BODY = b"x" * 10_000
 LIMITED = ("sh", "-c", 'ulimit -f 128; exec "$@"', "sh", *OURS)
 FLAGS = ("--mem-queue-size=0",)
 
-# nsqd is a process here, and for its client one loop is as good as another.
-pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])
-
 
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[DaemonProcess]:

@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import time
 
+import pytest
+
 from tests.support.running_daemon import RunningDaemon
 from tests.support.v2_client import HEARTBEAT, ConnectionEndedError, V2Client
 
@@ -70,6 +72,7 @@ async def test_heartbeats_keep_a_connection(nsqd: RunningDaemon) -> None:
     )
 
 
+@pytest.mark.both_loops("timers of a connection")
 async def test_silence_ends_a_connection(nsqd: RunningDaemon) -> None:
     """W-112 to W-114: after two intervals, without an error but in the middle of a body."""
     silent = await connect(nsqd)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
-import uvloop
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -30,6 +29,7 @@ from nsqd.http.server import (
 )
 from nsqd.runtime.listen import listen, remove_unix_socket
 from tests.support.certs import make_authority, make_server
+from tests.support.lookupd_in_process import LoopFactory
 
 LIMITS = HttpLimits(
     header_timeout_s=0.2, body_timeout_s=0.3, idle_timeout_s=0.6, write_timeout_s=0.5
@@ -41,9 +41,9 @@ BIG = b"b" * 1_000_000
 Run: TypeAlias = Callable[[Coroutine[Any, Any, None]], None]
 
 
-@pytest.fixture(params=["uvloop", "asyncio"])
-def run(request: pytest.FixtureRequest) -> Run:
-    """Run a coroutine to its end, on each of the two loops; what escapes a callback fails it."""
+@pytest.fixture
+def run(loop_factory: LoopFactory) -> Run:
+    """Run a coroutine to its end; what escapes a callback fails it."""
 
     def run_on_loop(main: Coroutine[Any, Any, None]) -> None:
         escaped: list[dict[str, Any]] = []
@@ -51,11 +51,9 @@ def run(request: pytest.FixtureRequest) -> Run:
         async def watched() -> None:
             loop = asyncio.get_running_loop()
             loop.set_exception_handler(lambda _, context: escaped.append(context))
-            assert isinstance(loop, uvloop.Loop) == (request.param == "uvloop")
             await asyncio.wait_for(main, 20)
 
-        factory = uvloop.new_event_loop if request.param == "uvloop" else None
-        with asyncio.Runner(loop_factory=factory) as runner:
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
             runner.run(watched())
         assert escaped == []
 
@@ -285,6 +283,7 @@ def test_a_slow_call_is_cancelled_with_its_connection(run: Run) -> None:
     run(main())
 
 
+@pytest.mark.both_loops("closing")
 def test_a_half_closed_client_gets_its_replies(run: Run) -> None:
     async def test(app: App, client: Client) -> None:
         client.send(get("/slow") + get("/ping"))
@@ -301,6 +300,7 @@ def test_a_half_closed_client_gets_its_replies(run: Run) -> None:
 # Refusals
 
 
+@pytest.mark.both_loops("closing")
 @pytest.mark.parametrize("framing", ["Content-Length: 5000000", "Transfer-Encoding: chunked"])
 def test_the_reply_to_a_body_too_large_can_be_read(run: Run, framing: str) -> None:
     # The client writes it all before it reads, as many do. 5 MB do not fit into the sockets.
@@ -395,6 +395,7 @@ def test_slow_requests_are_408(run: Run, start: bytes, caplog: pytest.LogCapture
     with_client(run, test, limits=LIMITS)
 
 
+@pytest.mark.both_loops("flow control")
 def test_a_client_that_does_not_read_is_cut_and_costs_little(run: Run) -> None:
     handled = []
 
@@ -418,6 +419,7 @@ def test_a_client_that_does_not_read_is_cut_and_costs_little(run: Run) -> None:
     assert 1 <= len(handled) < 20
 
 
+@pytest.mark.both_loops("flow control")
 def test_a_slow_reader_gets_everything(run: Run) -> None:
     async def test(app: App, client: Client) -> None:
         client.send(get("/big") * 20 + get("/ping"))
@@ -432,6 +434,7 @@ def test_a_slow_reader_gets_everything(run: Run) -> None:
 # Starting and stopping
 
 
+@pytest.mark.both_loops("closing")
 def test_close_lets_replies_finish_and_closes_the_idle(run: Run) -> None:
     async def main() -> None:
         app = App()
@@ -459,6 +462,7 @@ def test_close_lets_replies_finish_and_closes_the_idle(run: Run) -> None:
     run(main())
 
 
+@pytest.mark.both_loops("closing")
 def test_close_cuts_what_takes_too_long(run: Run) -> None:
     async def main() -> None:
         app = App()
@@ -479,6 +483,7 @@ def test_close_cuts_what_takes_too_long(run: Run) -> None:
     run(main())
 
 
+@pytest.mark.both_loops("listening")
 def test_what_has_queued_up_before_the_start_is_served(run: Run) -> None:
     async def main() -> None:
         server = HttpServer(App().router)
@@ -496,6 +501,7 @@ def test_what_has_queued_up_before_the_start_is_served(run: Run) -> None:
     run(main())
 
 
+@pytest.mark.both_loops("listening")
 def test_a_unix_socket_is_served(run: Run, tmp_path: Path) -> None:  # H-12
     path = str(tmp_path / "http.sock")
 
@@ -515,6 +521,7 @@ def test_a_unix_socket_is_served(run: Run, tmp_path: Path) -> None:  # H-12
     assert not os.path.exists(path)
 
 
+@pytest.mark.both_loops("TLS")
 def test_the_same_over_tls(run: Run, tmp_path: Path) -> None:  # H-11
     authority = make_authority(tmp_path)
     credentials = make_server(tmp_path, authority)
@@ -547,13 +554,12 @@ def test_the_same_over_tls(run: Run, tmp_path: Path) -> None:  # H-11
 FRAGMENTS = [get("/ping"), post("/echo", b"hello"), get("/nope"), b"\r\n", b"GET ", b"HTTP/1.1\r\n"]
 
 
-@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 @given(st.lists(st.one_of(st.binary(max_size=50), st.sampled_from(FRAGMENTS)), max_size=8))
 @settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_any_bytes_end_in_time(
-    loop: str, caplog: pytest.LogCaptureFixture, parts: list[bytes]
+    loop_factory: LoopFactory, caplog: pytest.LogCaptureFixture, parts: list[bytes]
 ) -> None:
     limits = HttpLimits(header_timeout_s=0.03, body_timeout_s=0.03, idle_timeout_s=0.03)
 
@@ -574,7 +580,6 @@ def test_any_bytes_end_in_time(
                 assert len(received) >= length
                 received = received[length:]
 
-    factory = uvloop.new_event_loop if loop == "uvloop" else None
-    with asyncio.Runner(loop_factory=factory) as runner:
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
         runner.run(asyncio.wait_for(main(), 10))
     assert not [record for record in caplog.records if record.exc_info]

@@ -77,6 +77,7 @@ async def test_thousands_who_say_nothing_hinder_nobody(start_nsqd: StartNsqd) ->
             silent.close()
 
 
+@pytest.mark.both_loops("accepting and refusing")
 async def test_connections_beyond_the_limit_are_closed(start_nsqd: StartNsqd) -> None:
     nsqd = await start_nsqd(max_connections=2)
     first, second = await nsqd.connect(), await nsqd.connect()
@@ -96,6 +97,7 @@ async def test_connections_beyond_the_limit_are_closed(start_nsqd: StartNsqd) ->
                 break
 
 
+@pytest.mark.both_loops("accepting and refusing")
 async def test_http_has_the_same_limit(start_nsqd: StartNsqd) -> None:
     nsqd = await start_nsqd(max_connections=1)
     address = ("127.0.0.1", nsqd.daemon.http_port)
@@ -107,6 +109,7 @@ async def test_http_has_the_same_limit(start_nsqd: StartNsqd) -> None:
         assert (await first.get("/ping")).status == 200
 
 
+@pytest.mark.both_loops("flow control")
 async def test_deaf_consumer_is_given_no_more(nsqd: RunningDaemon) -> None:
     """Its messages stay in the channel, where others can have them; its buffer stays small."""
     deaf = await connect_deaf(nsqd, "t")
@@ -128,6 +131,7 @@ async def test_deaf_consumer_is_given_no_more(nsqd: RunningDaemon) -> None:
     await deaf.read_messages(channel["in_flight_count"])
 
 
+@pytest.mark.both_loops("flow control")
 async def test_deaf_consumer_is_disconnected_in_the_end(nsqd: RunningDaemon) -> None:
     """The write deadline is one heartbeat interval, here far below the patience of the test."""
     deaf = await connect_deaf(nsqd, "t", heartbeat_interval=1000, msg_timeout=1000)
@@ -139,6 +143,7 @@ async def test_deaf_consumer_is_disconnected_in_the_end(nsqd: RunningDaemon) -> 
     await nsqd.wait_for_channel("t", depth=100, in_flight_count=0)
 
 
+@pytest.mark.both_loops("flow control")
 async def test_replies_that_are_not_read_stop_the_commands(nsqd: RunningDaemon) -> None:
     deaf = await connect_deaf(nsqd, "t")
     other = await nsqd.connect()
@@ -155,6 +160,7 @@ async def test_replies_that_are_not_read_stop_the_commands(nsqd: RunningDaemon) 
     await deaf.settle()
 
 
+@pytest.mark.both_loops("flow control")
 async def test_deaf_client_cannot_outlive_a_fatal_error(nsqd: RunningDaemon) -> None:
     deaf = await connect_deaf(nsqd, "t")
     deaf.rdy(2500)
@@ -165,6 +171,7 @@ async def test_deaf_client_cannot_outlive_a_fatal_error(nsqd: RunningDaemon) -> 
     await nsqd.wait_for_channel("t", client_count=0)
 
 
+@pytest.mark.both_loops("flow control")
 async def test_deaf_client_does_not_delay_the_stop(nsqd: RunningDaemon) -> None:
     """Its write deadline of 30 s is far beyond the patience of the test."""
     deaf = await connect_deaf(nsqd, "t")

@@ -69,6 +69,7 @@ class Goodbye(asyncio.Protocol):
         transport.close()
 
 
+@pytest.mark.both_loops("accepting")
 async def test_many_connections_queue_up_before_and_while_serving() -> None:
     listener = listen("127.0.0.1:0")
     protocol = Goodbye()

@@ -107,6 +107,7 @@ def test_half_a_body_before_eof_is_answered(lookupd: LookupdInProcess) -> None:
         assert peer.is_closed_by_server()
 
 
+@pytest.mark.both_loops("closing")
 @pytest.mark.parametrize("data", [b"", b"  V", MAGIC, MAGIC + b"PIN"])
 def test_eof_elsewhere_just_closes(lookupd: LookupdInProcess, data: bytes) -> None:
     with lookupd.peer(magic=data) as peer:
@@ -200,6 +201,7 @@ def test_complete_commands_do_extend_the_time(loop_factory: LoopFactory) -> None
             assert peer.read_reply() == b"OK"
 
 
+@pytest.mark.both_loops("flow control")
 def test_a_peer_that_does_not_read_is_not_read_from(lookupd: LookupdInProcess) -> None:
     with lookupd.peer() as peer:
         peer.socket.settimeout(0.5)
@@ -285,6 +287,7 @@ def test_keep_alive_is_on(lookupd: LookupdInProcess) -> None:
         assert timers[0].startswith("02:")
 
 
+@pytest.mark.both_loops("closing")
 def test_a_connection_without_magic_does_not_hold_up_the_exit(loop_factory: LoopFactory) -> None:
     with LookupdInProcess(loop_factory) as lookupd:
         silent, identified = lookupd.connect(), lookupd.nsqd()

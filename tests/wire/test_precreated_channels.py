@@ -332,6 +332,7 @@ async def test_those_in_line_for_a_silent_nsqlookupd_do_not_wait_longer(
     assert all(list(topic.channels) == ["a"] for topic in topics)
 
 
+@pytest.mark.both_loops("connections that nsqd opens")
 async def test_one_that_wants_https_is_asked_over_https(
     start_nsqd: StartNsqd, lookupd: FakeLookupd, tmp_path: Path
 ) -> None:

@@ -12,8 +12,6 @@ from tests.support.daemon_process import OURS, DaemonProcess
 from tests.support.v2_client import ConnectionEndedError, Message, V2Client
 
 SYNC_S = 0.1
-# nsqd's loop is its own affair here, and for its client one is as good as another.
-on_one_loop = pytest.mark.asyncio(loop_factories=["asyncio"])
 
 
 async def connect(process: DaemonProcess) -> V2Client:
@@ -42,7 +40,6 @@ async def read_backlog(process: DaemonProcess, topic: str) -> list[Message]:
     return messages
 
 
-@on_one_loop
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])  # O-3
 async def test_signals_end_it_well(tmp_path: Path, number: signal.Signals) -> None:
     """With clients of all kinds connected (O-19), and with everything on disk after (Q-26)."""
@@ -66,7 +63,6 @@ async def test_signals_end_it_well(tmp_path: Path, number: signal.Signals) -> No
     assert attempts == {b"in flight": 2, b"waiting": 1}  # Q-27
 
 
-@on_one_loop
 async def test_log_shows_the_start_and_the_stop(tmp_path: Path) -> None:  # O-9, O-16
     with DaemonProcess(tmp_path, "--node-id=7") as process:
         client = await connect(process)
@@ -129,7 +125,6 @@ def test_exit_codes(tmp_path: Path, flag: str, code: int, text: str) -> None:
     assert text in process.log
 
 
-@on_one_loop
 async def test_kill_keeps_what_is_on_disk(tmp_path: Path) -> None:  # D-24, D-25, Q-35
     """Unfinished messages in flight too, which nsqd forgets."""
     flags = ("--mem-queue-size=0", f"--sync-timeout={int(SYNC_S * 1000)}ms")
@@ -162,7 +157,6 @@ def test_kill_keeps_pauses(tmp_path: Path) -> None:  # Q-8
         assert process.wait_for_channel("t", "c")["paused"] is True
 
 
-@on_one_loop
 async def test_running_out_of_descriptors_passes(tmp_path: Path) -> None:
     """Those who are in are served, and others are let in again when there is room."""
     limited = ("sh", "-c", 'ulimit -n 40; exec "$@"', "sh", *OURS)
@@ -184,7 +178,6 @@ async def test_running_out_of_descriptors_passes(tmp_path: Path) -> None:
         process.stop()
 
 
-@on_one_loop
 async def test_a_stop_saves_many_messages(tmp_path: Path) -> None:
     with DaemonProcess(tmp_path, "--mem-queue-size=1000000") as process:
         client = await connect(process)

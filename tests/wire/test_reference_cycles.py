@@ -47,6 +47,7 @@ async def subscribe(nsqd: RunningDaemon, channel: str) -> V2Client:
     return client
 
 
+@pytest.mark.both_loops("references that transports keep")
 @pytest.mark.parametrize("ending", ["finished", "unanswered", "requeued", "fatal error", "reset"])
 @pytest.mark.parametrize("channel", ["ch", "ch#ephemeral"])
 async def test_clients_leave_nothing_behind(nsqd: RunningDaemon, ending: str, channel: str) -> None:
@@ -79,6 +80,7 @@ async def test_clients_leave_nothing_behind(nsqd: RunningDaemon, ending: str, ch
     await expect_alive(before + (channel == "ch"))
 
 
+@pytest.mark.both_loops("references that transports keep")
 @pytest.mark.parametrize("codec", [Snappy, Deflate])
 async def test_compressed_clients_leave_nothing_behind(
     nsqd: RunningDaemon, codec: type[Snappy | Deflate]

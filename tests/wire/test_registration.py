@@ -292,6 +292,7 @@ async def test_a_unix_socket_with_broadcast_ports_is_registered(
 # --- what goes wrong
 
 
+@pytest.mark.both_loops("connections that nsqd opens")
 async def test_a_broken_connection_is_repaired_at_once(
     nsqd: RunningDaemon, lookupd: FakeLookupd
 ) -> None:  # N-4
@@ -469,6 +470,7 @@ async def test_a_ping_comes_in_time_whatever_else_is_sent(
     assert other.count(Ping) < 20
 
 
+@pytest.mark.both_loops("connections that nsqd opens")
 async def test_one_that_cannot_keep_up_is_told_anew(
     lookupd: FakeLookupd, topics: dict[str, Topic], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -133,6 +133,7 @@ async def test_huge_lengths_reserve_nothing(
     assert await bystander.is_undisturbed()
 
 
+@pytest.mark.both_loops("resets")
 async def test_resets_at_any_moment(nsqd: RunningDaemon, bystander: Bystander) -> None:
     noise = random.Random(24)
     await nsqd.publish("a", *[bytes(10_000)] * 100)
@@ -168,6 +169,7 @@ async def test_random_bytes_inside_a_compression(
     assert await bystander.is_undisturbed()
 
 
+@pytest.mark.both_loops("accepting")
 async def test_hundreds_of_clients_at_once(start_nsqd: StartNsqd) -> None:
     nsqd = await start_nsqd()
     consumer = await nsqd.consumer("t", rdy=2500)

@@ -6,6 +6,7 @@ from nsqd.runtime.listen import KEEP_ALIVE_S
 from tests.support.running_daemon import StartNsqd
 
 
+@pytest.mark.both_loops("options of accepted sockets")
 async def test_replies_leave_at_once_and_dead_peers_are_noticed(start_nsqd: StartNsqd) -> None:
     nsqd = await start_nsqd()
     client = await nsqd.connect()

@@ -76,6 +76,7 @@ async def start(
     )
 
 
+@pytest.mark.both_loops("datagrams")
 async def test_pushes_counters_and_gauges(start_nsqd: StartNsqd, receiver: Receiver) -> None:
     nsqd = await start(start_nsqd, receiver)
     await nsqd.post("/topic/create?topic=t")
@@ -167,6 +168,7 @@ async def test_at_exit_the_rest_is_sent_at_once(start_nsqd: StartNsqd, receiver:
         packets.append(await receiver.receive())
 
 
+@pytest.mark.both_loops("datagrams")
 @pytest.mark.parametrize("address", ["127.0.0.1:9", "no.such.host.invalid:8125", "nonsense"])
 async def test_a_dead_statsd_disturbs_nobody(
     start_nsqd: StartNsqd, address: str, caplog: pytest.LogCaptureFixture

@@ -70,6 +70,7 @@ async def expect_refusal(client: V2Client, context: ssl.SSLContext) -> None:
         raise AssertionError(f"let in: {await client.read_frame()!r}")
 
 
+@pytest.mark.both_loops("TLS")
 async def test_tls_begins_after_the_reply(
     nsqd: RunningDaemon, certificates: Certificates
 ) -> None:  # W-119
@@ -99,6 +100,7 @@ async def test_tls_of_version_1_2(nsqd: RunningDaemon, certificates: Certificate
     assert (await nsqd.client_stats("t"))["tls_version"] == "TLS1.2"
 
 
+@pytest.mark.both_loops("TLS")
 async def test_client_hello_may_follow_identify_at_once(
     nsqd: RunningDaemon, certificates: Certificates
 ) -> None:
@@ -139,6 +141,7 @@ async def test_second_identify_keeps_the_tls(
     assert (stats["client_id"], stats["tls"]) == ("again", True)
 
 
+@pytest.mark.both_loops("TLS")
 @pytest.mark.parametrize("codec", ["snappy", "deflate"])  # W-124
 async def test_compression_inside_tls(
     nsqd: RunningDaemon, certificates: Certificates, codec: str
@@ -162,6 +165,7 @@ async def test_compression_inside_tls(
     )
 
 
+@pytest.mark.both_loops("TLS")
 async def test_megabytes_in_both_directions(
     nsqd: RunningDaemon, certificates: Certificates
 ) -> None:
@@ -187,6 +191,7 @@ async def test_error_is_sent_inside_tls(nsqd: RunningDaemon, certificates: Certi
     await client.expect_error(b"E_BAD_MESSAGE PUB failed to read message body")
 
 
+@pytest.mark.both_loops("TLS")
 async def test_farewell_of_tls_ends_the_connection(
     nsqd: RunningDaemon, certificates: Certificates
 ) -> None:
@@ -199,6 +204,7 @@ async def test_farewell_of_tls_ends_the_connection(
     await client.expect_closed()
 
 
+@pytest.mark.both_loops("TLS")
 async def test_garbage_inside_tls_ends_the_connection(
     nsqd: RunningDaemon, certificates: Certificates
 ) -> None:
@@ -212,6 +218,7 @@ async def test_garbage_inside_tls_ends_the_connection(
         await client.read_frame()
 
 
+@pytest.mark.both_loops("TLS")
 @pytest.mark.parametrize("sent", [b"PUB t\n" + sized(b"x"), b"\x16\x03", b"GET / HTTP/1.1\r\n\r\n"])
 async def test_bytes_that_are_no_tls_are_refused_in_the_clear(
     nsqd: RunningDaemon, sent: bytes
@@ -227,6 +234,7 @@ async def test_bytes_that_are_no_tls_are_refused_in_the_clear(
     await client.expect_closed()
 
 
+@pytest.mark.both_loops("TLS")
 @pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01"])
 async def test_handshake_has_a_deadline(
     nsqd: RunningDaemon, sent: bytes, monkeypatch: pytest.MonkeyPatch
@@ -241,6 +249,7 @@ async def test_handshake_has_a_deadline(
         await client.expect_error(b"E_IDENTIFY_FAILED IDENTIFY failed timeout")
 
 
+@pytest.mark.both_loops("TLS")
 async def test_client_that_leaves_during_the_handshake_does_no_harm(
     nsqd: RunningDaemon, certificates: Certificates
 ) -> None:
@@ -284,6 +293,7 @@ async def test_run_of_fins_in_the_clear_is_forbidden_too(
     await client.expect_error(b"E_INVALID cannot FIN in current state (TLS required)")
 
 
+@pytest.mark.both_loops("TLS")
 async def test_require_verify_wants_a_certificate_of_the_authority(
     start_nsqd: StartNsqd, certificates: Certificates
 ) -> None:  # W-128

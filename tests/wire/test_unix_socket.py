@@ -47,6 +47,7 @@ async def test_clients_of_a_unix_socket(start_nsqd: StartNsqd, path: str) -> Non
     assert (stats["client_id"], stats["hostname"]) == ("", "")
 
 
+@pytest.mark.both_loops("unix sockets")
 async def test_everything_works_as_over_tcp(start_nsqd: StartNsqd, path: str) -> None:  # W-134
     nsqd = await start_nsqd(tcp_address=path)
     client = await nsqd.connect(magic=b"  V1")
@@ -64,6 +65,7 @@ async def test_everything_works_as_over_tcp(start_nsqd: StartNsqd, path: str) ->
     assert [message.body for message in await client.read_messages(10)] == bodies
 
 
+@pytest.mark.both_loops("unix sockets")
 async def test_socket_file_goes_with_the_daemon(start_nsqd: StartNsqd, path: str) -> None:  # W-135
     nsqd = await start_nsqd(tcp_address=path)
     consumer = await nsqd.consumer("t")
@@ -75,6 +77,7 @@ async def test_socket_file_goes_with_the_daemon(start_nsqd: StartNsqd, path: str
     assert not is_socket(path)
 
 
+@pytest.mark.both_loops("unix sockets")
 async def test_http_on_a_unix_socket(start_nsqd: StartNsqd, path: str) -> None:  # H-12
     nsqd = await start_nsqd(http_address=path)
     reader, writer = await asyncio.open_unix_connection(path)
@@ -87,6 +90,7 @@ async def test_http_on_a_unix_socket(start_nsqd: StartNsqd, path: str) -> None: 
     assert not is_socket(path)
 
 
+@pytest.mark.both_loops("unix sockets")
 async def test_socket_of_a_successor_is_left_alone(start_nsqd: StartNsqd, path: str) -> None:
     nsqd = await start_nsqd(tcp_address=path)
     os.unlink(path)
@@ -109,6 +113,7 @@ async def test_it_can_be_started_again(start_nsqd: StartNsqd, path: str) -> None
     assert (await consumer.read_message()).body == b"x"
 
 
+@pytest.mark.both_loops("unix sockets")
 async def test_stale_socket_file_does_not_hinder_the_start(
     start_nsqd: StartNsqd, path: str
 ) -> None:
@@ -141,6 +146,7 @@ async def test_other_file_in_the_way_is_left_alone(start_nsqd: StartNsqd, path: 
     assert read_text(path) == "precious"
 
 
+@pytest.mark.both_loops("unix sockets")
 async def test_auth_server_is_told_no_address(start_nsqd: StartNsqd, path: str) -> None:
     with AuthServer() as auth_server:
         auth_server.grant("secret", allow())
