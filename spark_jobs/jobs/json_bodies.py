@@ -1,24 +1,43 @@
-"""Bodies as JSON: a column `json` with a schema that is given or inferred."""
+"""Bodies as JSON: a column `json` with a schema, given or inferred, and a list of their fields.
+
+For the list, Python takes bodies apart on the executors (`split_bodies`); counting is Spark's. A
+field is a path such as `user.address.city`; `tags[]` are the elements of an array.
+"""
 
 import argparse
 import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_jobs.session import JobError
 
 JSON_COLUMN = "json"
+NOT_JSON = "not JSON"
 _DEFAULT_SAMPLE_ROWS = 10_000
 _OBJECT = r"^\s*\{"
 _CORRUPT = "_corrupt_body"
+_FIELD_SCHEMA = "topic string, path string, type string, value string"
+_ROOT = ""
+
+_ARROW = pa.schema([(name, pa.string()) for name in ("topic", "path", "type", "value")])
+# Bounds, so that strange bodies cannot make a report endless.
+_MAX_DEPTH = 6
+_MAX_FIELDS_PER_BODY = 500
+_MAX_ELEMENTS = 20
+_MAX_VALUE_CHARACTERS = 100
+_TOP_VALUES = 5
+
+_Field = tuple[str, str, str | None]  # path, type, value
 
 
 def add_json_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments that ask for parsed bodies."""
+    """Declare the arguments that ask for parsed bodies."""
     group = parser.add_argument_group("JSON bodies")
     group.add_argument("--json", action="store_true", help="parse bodies into a column json")
     group.add_argument(
@@ -37,7 +56,7 @@ def add_json_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def with_json(frame: DataFrame, *, schema: str | None, sample_rows: int) -> DataFrame:
-    """The frame with a column `json`: the body as a struct, null where it is no JSON object.
+    """Add a column `json`: the body as a struct, null where it is no JSON object.
 
     Raises:
         JobError: the schema cannot be parsed.
@@ -49,7 +68,7 @@ def with_json(frame: DataFrame, *, schema: str | None, sample_rows: int) -> Data
 def json_columns(
     frame: DataFrame, *, schema: str | None, sample_rows: int
 ) -> tuple[Column, Column]:
-    """The body as a struct, and whether that is the whole of it as far as the schema goes.
+    """Return the body as a struct, and whether the struct holds all that the schema asks for.
 
     Spark makes a struct of nulls of anything that is not JSON, and a null of a value that has
     another type than the schema says; only its column for corrupt records tells.
@@ -74,10 +93,10 @@ def json_columns(
 
 
 def parse_schema(text: str) -> StructType:
-    """A schema as DDL or as JSON, or the file that has it.
+    """Parse a schema as DDL or as JSON, or the file that has it.
 
     Raises:
-        JobError: it is neither.
+        JobError: the text is neither.
     """
     path = Path(text)
     try:
@@ -95,10 +114,109 @@ def parse_schema(text: str) -> StructType:
 
 
 def infer_schema(frame: DataFrame, sample_rows: int) -> StructType:
-    """The fields that the JSON objects among the first bodies have."""
+    """Infer the fields that the JSON objects among the first bodies have."""
     spark = frame.sparkSession
     bodies = frame.select(F.col("body").cast("string").alias("value")).limit(sample_rows)
     objects = bodies.where(F.col("value").rlike(_OBJECT))
     # A field that is not JSON would add a column of its own; such rows are null anyway.
     inferred = spark.read.option("mode", "DROPMALFORMED").json(objects.rdd.map(lambda row: row[0]))
     return inferred.schema
+
+
+def describe_fields(sample: DataFrame) -> tuple[DataFrame, DataFrame]:
+    """Describe the JSON bodies of a sample with the columns topic and body.
+
+    Returns:
+        The types of whole bodies: topic, type, count. And the fields: topic, path, types, present
+        (in how many places), nulls, cardinality (about), and top: values with their counts.
+    """
+    entries = sample.select("topic", "body").mapInArrow(split_bodies, _FIELD_SCHEMA)
+    roots = entries.where(F.col("path") == _ROOT).groupBy("topic", "type").count()
+    fields = entries.where(F.col("path") != _ROOT)
+    described = fields.groupBy("topic", "path").agg(
+        F.array_sort(F.collect_set("type")).alias("types"),
+        F.count(F.lit(1)).alias("present"),
+        F.count_if(F.col("type") == "null").alias("nulls"),
+        F.approx_count_distinct("value").alias("cardinality"),
+    )
+    values = fields.where(F.col("value").isNotNull()).groupBy("topic", "path", "value").count()
+    ranked = values.withColumn(
+        "rank",
+        F.row_number().over(
+            Window.partitionBy("topic", "path").orderBy(F.desc("count"), F.asc("value"))
+        ),
+    )
+    top = (
+        ranked.where(F.col("rank") <= _TOP_VALUES)
+        .groupBy("topic", "path")
+        .agg(F.array_sort(F.collect_list(F.struct("rank", "value", "count"))).alias("top"))
+    )
+    return roots, described.join(top, ["topic", "path"], "left")
+
+
+def split_bodies(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Make rows of topic and body to rows of `_FIELD_SCHEMA`, on an executor."""
+    for batch in batches:
+        topics: list[str] = []
+        entries: list[_Field] = []
+        for topic, body in zip(
+            batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True
+        ):
+            found = list(body_fields(body))
+            entries += found
+            topics += [topic] * len(found)
+        columns = zip(*entries, strict=True) if entries else ((), (), ())
+        arrays = [pa.array(column, pa.string()) for column in (topics, *columns)]
+        yield pa.record_batch(arrays, schema=_ARROW)
+
+
+def body_fields(body: bytes) -> Iterator[_Field]:
+    """Yield the fields of one body, the root (path "") first."""
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        yield _ROOT, NOT_JSON, None
+        return
+    entries: list[_Field] = []
+    _add_fields(entries, _ROOT, value, 0)
+    yield from entries[:_MAX_FIELDS_PER_BODY]
+
+
+def _add_fields(entries: list[_Field], path: str, value: object, depth: int) -> None:
+    if len(entries) >= _MAX_FIELDS_PER_BODY:
+        return
+    if isinstance(value, dict):
+        entries.append((path, "object", None))
+        children = [(f"{path}.{name}" if path else name, child) for name, child in value.items()]
+    elif isinstance(value, list):
+        entries.append((path, "array", None))
+        children = [(f"{path}[]", child) for child in value[:_MAX_ELEMENTS]]
+    else:
+        entries.append((path, *_scalar(value)))
+        return
+    if depth < _MAX_DEPTH:
+        for child_path, child in children:
+            _add_fields(entries, child_path, child, depth + 1)
+
+
+def _scalar(value: object) -> tuple[str, str | None]:
+    """Return the type and the text of a value that is neither object nor array."""
+    match value:
+        case None:
+            return "null", None
+        case bool():
+            return "boolean", "true" if value else "false"
+        case int():
+            return "integer", _shorten(str(value))
+        case float():
+            return "number", _shorten(repr(value))
+        case _:
+            return "string", _shorten(str(value))
+
+
+def _shorten(text: str) -> str:
+    # A lone surrogate is legal in JSON and cannot be stored.
+    text = text.encode("utf-8", "backslashreplace").decode()
+    if len(text) <= _MAX_VALUE_CHARACTERS:
+        return text
+    return text[: _MAX_VALUE_CHARACTERS - 1] + "…"

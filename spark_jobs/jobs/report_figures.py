@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from diskqueue.envelope import HEADER_BYTES
 from diskqueue.segment import PREFIX, PREFIX_BYTES
 from spark_jobs.jobs.job import Selection
-from spark_jobs.jobs.json_fields import NOT_JSON, describe_fields
+from spark_jobs.jobs.json_bodies import NOT_JSON, describe_fields
 from spark_jobs.jobs.progress import Progress
 from spark_jobs.read.columns import BAD_COLUMN
 from spark_jobs.read.files.directory import Directory

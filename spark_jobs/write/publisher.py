@@ -1,8 +1,9 @@
-"""Publishes over nsqd's TCP protocol, several commands ahead of their answers.
+"""NSQ's protocol V2 for publishing: commands as bytes, and a publisher that sends them.
 
-Answers come in the order of the commands, so the commands without an answer are a queue. When a
-connection breaks they are sent again over the next one: nothing is lost, and some messages may
-arrive twice. Sans Spark: `spark_jobs.write.sink` drives it.
+The publisher is several commands ahead of their answers. Answers come in the order of the commands,
+so the commands without an answer are a queue. When a connection breaks they are sent again over the
+next one: no message is lost, and some may arrive twice. No Spark here: `spark_jobs.write.sink`
+makes commands of rows.
 """
 
 import json
@@ -22,15 +23,16 @@ from typing import NamedTuple
 
 _MAGIC = b"  V2"
 _SIZE = struct.Struct(">i")
-_FRAME = struct.Struct(">ii")
-_RESPONSE, _ERROR = 0, 1
+# The size and the number of messages of an MPUB; the size and the type of a frame.
+_SIZES = struct.Struct(">ii")
+_ERROR_FRAME = 1
 _TOPIC = re.compile(r"(?=.{1,64}\Z)[.a-zA-Z0-9_-]+(?:#ephemeral)?")
 _MAX_FRAME_BYTES = 16 * 1024 * 1024
 _RECEIVE_BYTES = 64 * 1024
 _USER_AGENT = "nsqd-spark"
 _FIRST_PAUSE_S = 0.1
 _MAX_PAUSE_S = 5.0
-# What nsqd says when it cannot at the moment; every other error is about what was sent.
+# nsqd cannot publish at the moment; every other error is a refusal of the command.
 _TEMPORARY = (b"E_PUB_FAILED", b"E_MPUB_FAILED", b"E_DPUB_FAILED")
 
 _logger = logging.getLogger(__name__)
@@ -42,7 +44,7 @@ class PublishError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """How to speak TLS; paths of PEM files."""
+    """Settings of a TLS connection; paths of PEM files."""
 
     ca_file: str | None = None
     cert_file: str | None = None
@@ -50,10 +52,10 @@ class TlsSettings:
     verifies: bool = True
 
     def context(self) -> ssl.SSLContext:
-        """What Python's ssl makes of it.
+        """Make the context for Python's ssl.
 
         Raises:
-            OSError: a file cannot be read or is none of these.
+            OSError: a file cannot be read, or is no PEM file.
         """
         context = ssl.create_default_context(cafile=self.ca_file)
         if not self.verifies:
@@ -66,13 +68,13 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True)
 class PublisherSettings:
-    """Where and how to publish."""
+    """Addresses, credentials and limits of a publisher."""
 
     addresses: tuple[tuple[str, int], ...] = ()
     lookupd: tuple[str, ...] = ()
     tls: TlsSettings | None = None
     auth_secret: str | None = None
-    # Commands without an answer at any time.
+    # The most commands without an answer.
     window_count: int = 4
     retry_count: int = 5
     timeout_s: float = 30.0
@@ -86,30 +88,34 @@ class Command(NamedTuple):
 
 
 def check_topic(topic: str) -> None:
-    """Refuses what is no topic; a space or a line feed in one would make other commands of it.
+    """Refuse an invalid topic; a space or a line feed in it would begin another command.
 
     Raises:
-        PublishError: it is not a valid name.
+        PublishError: the name is not valid.
     """
     if not _TOPIC.fullmatch(topic):
         raise PublishError(f"not the name of a topic: {topic[:100]!r}")
 
 
-def encode_deferred(topic: str, body: bytes, defer_ms: int) -> Command:
-    """A DPUB."""
-    line = f"DPUB {topic} {defer_ms}\n".encode()
-    return Command(line + _SIZE.pack(len(body)) + body, 1)
+def encode_dpub(topic: str, body: bytes, defer_ms: int) -> Command:
+    """Encode a DPUB: one message, delivered defer_ms later."""
+    return Command(_with_body(f"DPUB {topic} {defer_ms}\n", body), 1)
 
 
-def encode_batch(topic: str, message_count: int, framed: bytes) -> Command:
-    """An MPUB of messages that stand behind their sizes already."""
+def encode_mpub(topic: str, message_count: int, framed: bytes) -> Command:
+    """Encode an MPUB of messages that stand behind their sizes already."""
     line = f"MPUB {topic}\n".encode()
-    sizes = struct.pack(">ii", len(framed) + 4, message_count)
+    sizes = _SIZES.pack(len(framed) + _SIZE.size, message_count)
     return Command(b"".join((line, sizes, framed)), message_count)
 
 
+def _with_body(line: str, body: bytes) -> bytes:
+    """Encode a command whose line is followed by the size of a body, and the body."""
+    return b"".join((line.encode(), _SIZE.pack(len(body)), body))
+
+
 def find_addresses(settings: PublisherSettings, topic: str | None) -> tuple[tuple[str, int], ...]:
-    """The addresses given, or those that nsqlookupd knows: producers of the topic, else all nodes.
+    """Return the addresses given, or nsqlookupd's: producers of the topic, else all nodes.
 
     Raises:
         PublishError: no nsqlookupd answers, or none knows an nsqd.
@@ -143,7 +149,7 @@ def _ask_lookupd(lookupd: str, path: str, timeout_s: float) -> list[tuple[str, i
     except urllib.error.HTTPError as error:
         with error:
             if error.code == 404:
-                return []  # a topic that nobody has yet
+                return []  # no nsqd has the topic yet
             raise
     try:
         # Before version 1.0 the answer was wrapped.
@@ -154,7 +160,7 @@ def _ask_lookupd(lookupd: str, path: str, timeout_s: float) -> list[tuple[str, i
 
 
 class Publisher:
-    """One connection at a time, the next address when it breaks."""
+    """A sender over one connection at a time, and over the next address when it breaks."""
 
     def __init__(
         self,
@@ -163,67 +169,74 @@ class Publisher:
         *,
         first_address: int = 0,
     ) -> None:
-        """Args: first_address: where to begin, so that tasks spread over the addresses."""
+        """Prepare; the first command connects.
+
+        Args:
+            first_address: the index of the first address, so that tasks spread over them.
+
+        Raises:
+            OSError: a file of the TLS settings cannot be read.
+        """
         assert addresses
         self._settings = settings
         self._addresses = addresses
         self._turn = first_address
         self._context = settings.tls.context() if settings.tls else None
         self._connection: _Connection | None = None
-        self._waiting: deque[Command] = deque()
+        self._unanswered: deque[Command] = deque()
         self._failure_count = 0
         self.published_count = 0
         # Messages that were sent again, and so may have arrived twice.
         self.resent_count = 0
 
     def publish(self, command: Command) -> None:
-        """Sends it; returns before the answer, unless too many are missing.
+        """Send a command; wait for answers only if the window is full.
 
         Raises:
             PublishError: nsqd refuses, or cannot be reached again and again.
         """
-        self._waiting.append(command)
+        self._unanswered.append(command)
         try:
             if self._connection is None:
                 self._resume()
             else:
                 self._connection.send(command.data)
-            while len(self._waiting) >= self._settings.window_count:
-                self._take_answer()
+            while len(self._unanswered) >= self._settings.window_count:
+                self._await_answer()
         except (OSError, _TemporaryError) as error:
             self._recover(error)
 
     def flush(self) -> None:
-        """Waits for all answers.
+        """Wait for all answers.
 
         Raises:
             PublishError: nsqd refuses, or cannot be reached again and again.
         """
-        while self._waiting:
+        while self._unanswered:
             try:
                 if self._connection is None:
                     self._resume()
-                self._take_answer()
+                self._await_answer()
             except (OSError, _TemporaryError) as error:
                 self._recover(error)
 
     def close(self) -> None:
-        """Gives up the connection; what has no answer may be published or not."""
+        """Close the connection; commands without an answer may be published or not."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
-    def _take_answer(self) -> None:
+    def _await_answer(self) -> None:
         assert self._connection is not None
         self._connection.wait_for_ok()
         self._failure_count = 0
-        self.published_count += self._waiting.popleft().message_count
+        self.published_count += self._unanswered.popleft().message_count
 
     def _recover(self, error: Exception) -> None:
-        """Connects anew and sends all again that has no answer, until that works.
+        """Connect anew and send the commands without an answer again, until that works.
 
-        Answers are left for later: a nsqd that accepts everything and answers nothing must not
-        hold us here for ever.
+        Answers are awaited elsewhere: an nsqd that accepts each command and never answers would
+        keep the task here for ever.
         """
         while True:
             self.close()
@@ -244,10 +257,11 @@ class Publisher:
                 return
 
     def _resume(self) -> None:
+        """Connect to the address whose turn it is, and send the commands without an answer."""
         is_again = self._failure_count > 0
         host, port = self._addresses[self._turn % len(self._addresses)]
         self._connection = _Connection(host, port, self._settings, self._context)
-        for command in self._waiting:
+        for command in self._unanswered:
             self._connection.send(command.data)
             if is_again:
                 self.resent_count += command.message_count
@@ -258,11 +272,11 @@ class Publisher:
 
 
 class _TemporaryError(Exception):
-    """nsqd could not publish, but may later."""
+    """Raised when nsqd could not publish, but may later."""
 
 
 class _Connection:
-    """A connection that is ready to publish."""
+    """A connection that has said IDENTIFY and AUTH, and is ready to publish."""
 
     def __init__(
         self, host: str, port: int, settings: PublisherSettings, context: ssl.SSLContext | None
@@ -274,8 +288,7 @@ class _Connection:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._identify(host, context)
             if settings.auth_secret is not None:
-                secret = settings.auth_secret.encode()
-                self.send(b"AUTH\n" + _SIZE.pack(len(secret)) + secret)
+                self.send(_with_body("AUTH\n", settings.auth_secret.encode()))
                 self._receive()
         except BaseException:
             self.close()
@@ -304,7 +317,7 @@ class _Connection:
                 "tls_v1": context is not None,
             }
         ).encode()
-        self.send(_MAGIC + b"IDENTIFY\n" + _SIZE.pack(len(request)) + request)
+        self.send(_MAGIC + _with_body("IDENTIFY\n", request))
         answer = self._receive()
         try:
             # An nsqd that negotiates nothing says OK.
@@ -322,19 +335,19 @@ class _Connection:
         self.wait_for_ok()
 
     def _receive(self) -> bytes:
-        """The next answer.
+        """Return the next answer, after answering heartbeats.
 
         Raises:
-            PublishError: it is an error that will come again.
-            _TemporaryError: it is one that may not.
+            PublishError: nsqd refuses, or speaks another protocol.
+            _TemporaryError: nsqd could not publish, but may later.
             OSError: the connection broke.
         """
         while True:
-            size, kind = _FRAME.unpack(self._read(_FRAME.size))
+            size, kind = _SIZES.unpack(self._read(_SIZES.size))
             if not 4 <= size <= _MAX_FRAME_BYTES:
                 raise PublishError(f"{self._name} does not speak NSQ's protocol")
             data = self._read(size - 4)
-            if kind == _ERROR:
+            if kind == _ERROR_FRAME:
                 text = data.decode("utf-8", "replace")
                 if data.startswith(_TEMPORARY):
                     raise _TemporaryError(text)

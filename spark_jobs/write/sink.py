@@ -1,4 +1,4 @@
-"""Publishing a DataFrame: the sink of the format `nsq`.
+"""The sink of the format `nsq`: rows of a DataFrame become messages.
 
     df.write.format("nsq").mode("append").options(addresses="nsqd1:4150", topic="orders").save()
 
@@ -59,8 +59,8 @@ from spark_jobs.write.publisher import (
     PublisherSettings,
     TlsSettings,
     check_topic,
-    encode_batch,
-    encode_deferred,
+    encode_dpub,
+    encode_mpub,
     find_addresses,
 )
 
@@ -82,7 +82,7 @@ SINK_OPTIONS = (
     "authSecret",
     "summaryPath",
 )
-# What Spark itself adds to the options of a stream.
+# Spark itself adds these to the options of a stream.
 _SPARKS_OWN = ("path", "checkpointlocation", "queryname")
 _DEFAULT_PORT = 4150
 _PREFIX_BYTES = 4
@@ -105,19 +105,19 @@ class SinkOptions:
 
 @dataclass(frozen=True)
 class Published(WriterCommitMessage):
-    """How much a task, or all of them, published."""
+    """The counts of a task, or of all tasks."""
 
     message_count: int = 0
-    # Sent more than once because of broken connections; some may have arrived twice.
+    # Messages sent more than once because of broken connections; some may have arrived twice.
     resent_count: int = 0
     by_topic: Mapping[str, int] = field(default_factory=dict)
 
 
 def publish(frame: DataFrame, **options: str) -> Published:
-    """Publishes a frame and says how much that was; the options are those of the sink.
+    """Publish a frame and return the counts; the options are those of the sink.
 
     Raises:
-        Exception: whatever Spark raises; what was published until then stays published.
+        PySparkException: a task failed; messages published until then stay published.
     """
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "published.json"
@@ -129,7 +129,7 @@ def publish(frame: DataFrame, **options: str) -> Published:
 
 
 def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
-    """The options of a write.
+    """Parse the options of a write.
 
     Raises:
         ValueError: an option is unknown, missing or has no valid value.
@@ -184,7 +184,7 @@ def _parse_tls(given: Mapping[str, str]) -> TlsSettings | None:
 
 
 def check_sink_schema(schema: StructType, options: SinkOptions) -> None:
-    """Refuses a frame that cannot be published.
+    """Refuse a frame that cannot be published.
 
     Raises:
         ValueError: a column is missing or has the wrong type.
@@ -209,7 +209,7 @@ def _require_type(
 
 
 class NsqWriter(DataSourceArrowWriter):
-    """Publishes the rows of a batch query."""
+    """A writer of the rows of a batch query."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -226,7 +226,7 @@ class NsqWriter(DataSourceArrowWriter):
 
 
 class NsqStreamWriter(DataSourceStreamArrowWriter):
-    """Publishes the rows of each micro-batch; a batch that is run again is published again."""
+    """A writer of the rows of each micro-batch; one that is run again is published again."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -267,7 +267,7 @@ def _write_summary(total: Published, path: str | None) -> None:
 
 
 def publish_batches(batches: Iterator[pa.RecordBatch], options: SinkOptions) -> Published:
-    """Publishes what one task has; connects only if it has anything.
+    """Publish the rows of one task; connect only if there are any.
 
     Raises:
         PublishError: nsqd refuses a message or cannot be reached, or a row cannot be published.
@@ -303,7 +303,11 @@ def _open(options: SinkOptions, topic: str) -> Publisher:
 
 
 def commands_of(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[tuple[str, Command]]:
-    """The commands that publish a batch, by topic."""
+    """Yield the commands that publish a batch, each with its topic.
+
+    Raises:
+        PublishError: a row has no body or no topic, or a topic is not valid.
+    """
     bodies = batch.column("body").cast(pa.binary())
     sizes = pc.binary_length(bodies)
     if bodies.null_count or pc.any(pc.equal(sizes, 0)).as_py():
@@ -334,13 +338,13 @@ def _topic_commands(
             strict=True,
         )
         for body, defer_ms in later:
-            yield topic, encode_deferred(topic, body, min(defer_ms, _MAX_DEFER_MS))
+            yield topic, encode_dpub(topic, body, min(defer_ms, _MAX_DEFER_MS))
         bodies = bodies.filter(pc.invert(is_deferred))
-    for command in _batch_commands(topic, bodies, options):
+    for command in _mpub_commands(topic, bodies, options):
         yield topic, command
 
 
-def _batch_commands(topic: str, bodies: pa.Array, options: SinkOptions) -> Iterator[Command]:
+def _mpub_commands(topic: str, bodies: pa.Array, options: SinkOptions) -> Iterator[Command]:
     if not len(bodies):
         return
     framed, ends = frame_bodies(bodies)
@@ -350,15 +354,15 @@ def _batch_commands(topic: str, bodies: pa.Array, options: SinkOptions) -> Itera
         last = int(np.searchsorted(ends, begin + options.batch_bytes, side="right"))
         last = min(max(last, first + 1), first + options.batch_count)
         end = int(ends[last - 1])
-        yield encode_batch(topic, last - first, framed[begin:end])
+        yield encode_mpub(topic, last - first, framed[begin:end])
         first, begin = last, end
 
 
 def frame_bodies(bodies: pa.Array) -> tuple[bytes, np.ndarray[tuple[int], np.dtype[np.int64]]]:
-    """The bodies behind their sizes, in one piece, and where each ends in it.
+    """Put each body behind its size; return all of them in one buffer, and where each ends.
 
-    Arrow interleaves them: sizes become binary values of four bytes, and `take` puts each before
-    its body. No Python object is made for a message.
+    Arrow interleaves them: sizes become binary values of four bytes, and Arrow's `take` puts each
+    before its body. No Python object is made for a message.
     """
     count = len(bodies)
     sizes = pc.binary_length(bodies).to_numpy(zero_copy_only=False)
@@ -380,7 +384,7 @@ def frame_bodies(bodies: pa.Array) -> tuple[bytes, np.ndarray[tuple[int], np.dty
 
 
 class _Pace:
-    """Holds a task back to so many messages a second."""
+    """A brake that lets a task publish so many messages a second."""
 
     def __init__(self, rate: int | None) -> None:
         self._rate = rate

@@ -6,8 +6,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.jobs.json_bodies import infer_schema, json_columns, parse_schema, with_json
-from spark_jobs.jobs.json_fields import describe_fields
+from spark_jobs.jobs.json_bodies import (
+    describe_fields,
+    infer_schema,
+    json_columns,
+    parse_schema,
+    with_json,
+)
 from spark_jobs.session import JobError
 
 BODIES = [
@@ -24,7 +29,7 @@ BODIES = [
 ]
 
 
-def test_schemas_as_ddl_json_or_a_file(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_schema_is_ddl_json_or_a_file(spark: SparkSession, tmp_path: Path) -> None:
     wanted = "struct<a:int,b:struct<c:string>>"
     as_ddl = parse_schema("a int, b struct<c: string>")
     file = tmp_path / "schema"
@@ -38,12 +43,12 @@ def test_schemas_as_ddl_json_or_a_file(spark: SparkSession, tmp_path: Path) -> N
 
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("text", ["a b c", "int", '{"type": "struct"}', "{", '{"fields": 3}'])
-def test_what_is_no_schema(text: str) -> None:
+def test_a_text_that_is_no_schema_is_refused(text: str) -> None:
     with pytest.raises(JobError, match="not a schema"):
         parse_schema(text)
 
 
-def test_what_is_no_object_is_null(spark: SparkSession) -> None:
+def test_a_body_that_is_no_object_is_null(spark: SparkSession) -> None:
     frame = spark.createDataFrame([(each.encode(),) for each in BODIES], "body binary").coalesce(1)
 
     inferred = infer_schema(frame, 100)
@@ -74,7 +79,7 @@ def test_values_that_do_not_fit_are_null_and_told(spark: SparkSession) -> None:
     assert with_json(frame, schema=schema, sample_rows=1).select("json.b").collect()[1].b == "y"
 
 
-def test_nothing_to_infer_from(spark: SparkSession) -> None:
+def test_without_objects_the_column_is_null(spark: SparkSession) -> None:
     frame = spark.createDataFrame([(b"text",)], "body binary")
 
     [row] = with_json(frame, schema=None, sample_rows=10).collect()

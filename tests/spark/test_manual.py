@@ -23,7 +23,7 @@ _BLOCKS = _BLOCK.findall(MANUAL)
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """What the manual's paths and addresses stand for here."""
+    """The paths and addresses here for those of the manual."""
     scratch = tmp_path_factory.mktemp("manual")
     data = scratch / "nsqd"
     bodies = [json.dumps({"user": f"u{n % 3}", "amount": n * 10}).encode() for n in range(30)]
@@ -55,7 +55,7 @@ def fill_in(text: str, places: dict[str, str]) -> str:
 def test_every_snippet_runs(
     spark: SparkSession, places: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In order and in one session, as somebody would who reads the manual."""
+    """In order and in one session, as a reader of the manual would."""
     names: dict[str, object] = {"spark": spark}
     snippets = [text for kind, text in _BLOCKS if kind == "python"]
 

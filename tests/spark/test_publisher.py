@@ -20,8 +20,8 @@ from spark_jobs.write.publisher import (
     PublishError,
     PublisherSettings,
     TlsSettings,
-    encode_batch,
-    encode_deferred,
+    encode_dpub,
+    encode_mpub,
     find_addresses,
 )
 
@@ -38,7 +38,7 @@ def error(text: str) -> bytes:
 
 
 def command(body: bytes) -> publisher.Command:
-    return encode_batch("t", 1, struct.pack(">i", len(body)) + body)
+    return encode_mpub("t", 1, struct.pack(">i", len(body)) + body)
 
 
 class Peer:
@@ -57,7 +57,7 @@ class Peer:
         return request
 
     def read_command(self) -> bytes:
-        """A command's line; its content is kept."""
+        """Return a command's line, and keep its content."""
         line = self._file.readline()
         assert line
         self.lines.append(line)
@@ -81,7 +81,7 @@ class Peer:
 
 
 class ScriptedNsqd(threading.Thread):
-    """Plays one function per connection; what fails in one fails the test."""
+    """A server that plays one function per connection; a failure of one fails the test."""
 
     def __init__(self, *scripts: Callable[[Peer], None]) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 3, 1000])
-def test_answers_come_in_any_pieces(piece_bytes: int) -> None:
+def test_answers_may_come_in_any_pieces(piece_bytes: int) -> None:
     def answer(peer: Peer) -> None:
         peer.send(frame(b"{}"), piece_bytes)
         for _ in range(3):
@@ -161,13 +161,13 @@ def test_heartbeats_are_answered_and_are_no_answers() -> None:
         assert peer.read_command() == b"NOP\n"
 
     with scripted(answer) as server, publishing(server) as made:
-        made.publish(encode_deferred("t", b"x", 5))
+        made.publish(encode_dpub("t", b"x", 5))
         made.flush()
 
         assert made.published_count == 1
 
 
-def test_the_window_is_kept() -> None:
+def test_no_more_commands_than_the_window_wait_for_answers() -> None:
     def answer(peer: Peer) -> None:
         peer.send(frame(b"{}"))
         for _ in range(4):
@@ -184,7 +184,7 @@ def test_the_window_is_kept() -> None:
         assert made.published_count == 4
 
 
-def test_what_has_no_answer_is_sent_again() -> None:
+def test_commands_without_an_answer_are_sent_again() -> None:
     def breaks(peer: Peer) -> None:
         peer.send(frame(b"{}"))
         for _ in range(3):
@@ -206,7 +206,7 @@ def test_what_has_no_answer_is_sent_again() -> None:
     assert [body[-1:] for body in server.peers[1].bodies] == [b"b", b"c"]
 
 
-def test_a_full_disk_is_waited_for() -> None:
+def test_a_full_disk_is_tried_again() -> None:
     def refuses(peer: Peer) -> None:
         peer.send(frame(b"{}"))
         peer.read_command()
@@ -224,7 +224,7 @@ def test_a_full_disk_is_waited_for() -> None:
         assert (made.published_count, made.resent_count) == (1, 2)
 
 
-def test_but_not_for_ever() -> None:
+def test_retries_come_to_an_end() -> None:
     def refuses(peer: Peer) -> None:
         peer.send(frame(b"{}"))
         peer.read_command()
@@ -247,7 +247,7 @@ def test_but_not_for_ever() -> None:
         (error("E_INVALID cannot IDENTIFY"), b"", "refuses: E_INVALID"),
     ],
 )
-def test_what_will_not_get_better_fails_at_once(greeting: bytes, answers: bytes, text: str) -> None:
+def test_a_refusal_fails_at_once(greeting: bytes, answers: bytes, text: str) -> None:
     def answer(peer: Peer) -> None:
         peer.send(greeting)
         if answers:
@@ -265,7 +265,7 @@ def test_what_will_not_get_better_fails_at_once(greeting: bytes, answers: bytes,
         assert made.published_count == made.resent_count == 0
 
 
-def test_tls_that_is_not_offered() -> None:
+def test_tls_that_is_not_offered_fails() -> None:
     with (
         scripted(lambda peer: peer.send(frame(b'{"tls_v1": false}'))) as server,
         publishing(server, tls=TlsSettings()) as made,
@@ -275,7 +275,7 @@ def test_tls_that_is_not_offered() -> None:
 
 
 class Answers:
-    """What nsqlookupd says, by path."""
+    """Answers of an nsqlookupd, by path."""
 
     def __init__(self, answers: dict[str, str | int]) -> None:
         self._answers = answers
@@ -304,7 +304,7 @@ NODE = '{"broadcast_address": "n1", "tcp_port": 4150}'
         },
     ],
 )
-def test_what_nsqlookupd_says(
+def test_addresses_come_from_nsqlookupd(
     monkeypatch: pytest.MonkeyPatch, answers: dict[str, str | int]
 ) -> None:
     monkeypatch.setattr(urllib.request, "urlopen", Answers(answers))
@@ -324,7 +324,7 @@ def test_what_nsqlookupd_says(
         ({"/nodes": '{"producers": [{"hostname": "x"}]}'}, r"knows no nsqd \(l:4161: "),
     ],
 )
-def test_what_is_no_help_from_nsqlookupd(
+def test_no_address_from_nsqlookupd_is_an_error(
     monkeypatch: pytest.MonkeyPatch, answers: dict[str, str | int], text: str
 ) -> None:
     monkeypatch.setattr(urllib.request, "urlopen", Answers(answers))

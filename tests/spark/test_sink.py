@@ -4,7 +4,6 @@ import contextlib
 import json
 import socket
 import threading
-import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
@@ -66,7 +65,9 @@ def test_every_row_is_published_once(spark: SparkSession, nsqd: DaemonProcess) -
     assert bodies(nsqd, "once") == Counter(b"m%d" % n for n in range(25_000))
 
 
-def test_save_does_the_same(spark: SparkSession, nsqd: DaemonProcess, tmp_path: Path) -> None:
+def test_save_publishes_and_writes_a_summary(
+    spark: SparkSession, nsqd: DaemonProcess, tmp_path: Path
+) -> None:
     summary = tmp_path / "summary.json"
     frame = numbered(spark, 10).select(F.col("body").cast("binary"))
 
@@ -108,10 +109,9 @@ def test_bytes_arrive_as_they_are(spark: SparkSession, nsqd: DaemonProcess) -> N
     assert bodies(nsqd, "bytes") == Counter(values)
 
 
-def test_what_was_read_can_be_written(
+def test_rows_that_were_read_go_back_to_their_topics(
     spark: SparkSession, nsqd: DaemonProcess, tmp_path: Path
 ) -> None:
-    """A frame of format nsq goes back to the topics it came from."""
     publish(numbered(spark, 50), addresses=nsqd.tcp_address, topic="round_trip")
     with DaemonProcess(tmp_path, "--mem-queue-size=0") as other:
         frame = (
@@ -147,7 +147,7 @@ def test_a_stream_can_be_published(
     assert bodies(nsqd, "streamed") == Counter(b"m%d" % n for n in range(20))
 
 
-def test_wrong_options_say_so(spark: SparkSession) -> None:
+def test_a_misspelt_option_is_named(spark: SparkSession) -> None:
     with pytest.raises(PySparkException) as caught:
         publish(numbered(spark, 1), topic="t", adresses="x")
 
@@ -162,7 +162,7 @@ def test_wrong_options_say_so(spark: SparkSession) -> None:
         (["repeat('x', 2000000) as body"], {"topic": "t"}, "refuses: E_BAD_MESSAGE"),
     ],
 )
-def test_wrong_frames_say_so(
+def test_a_frame_that_cannot_be_published_is_refused(
     spark: SparkSession,
     nsqd: DaemonProcess,
     columns: list[str],
@@ -177,7 +177,7 @@ def test_wrong_frames_say_so(
     assert text in str(caught.value)
 
 
-def test_nobody_there_says_so(spark: SparkSession) -> None:
+def test_an_nsqd_that_cannot_be_reached_is_named(spark: SparkSession) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -187,7 +187,7 @@ def test_nobody_there_says_so(spark: SparkSession) -> None:
 
 
 class BreakingProxy:
-    """Passes bytes on, and cuts the first connections off in the middle."""
+    """A proxy that cuts the first connections off in the middle."""
 
     def __init__(self, target: str, breaks: int) -> None:
         host, port = target.split(":")
@@ -285,8 +285,10 @@ class Lookupd(BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize("topic", ["looked_up", "unknown_there"])
-def test_nsqlookupd_says_where(spark: SparkSession, nsqd: DaemonProcess, topic: str) -> None:
-    """A topic that nobody has yet goes to any node."""
+def test_addresses_come_from_nsqlookupd(
+    spark: SparkSession, nsqd: DaemonProcess, topic: str
+) -> None:
+    """A topic that no nsqd has yet goes to any node."""
     Lookupd.producers = {
         "/lookup?topic=looked_up": [nsqd.tcp_address],
         "/nodes": [nsqd.tcp_address],
@@ -305,20 +307,9 @@ def test_nsqlookupd_says_where(spark: SparkSession, nsqd: DaemonProcess, topic: 
     assert depth(nsqd, topic) == 7
 
 
-def test_a_lookupd_that_is_not_there_says_so(spark: SparkSession) -> None:
+def test_a_lookupd_that_cannot_be_reached_is_an_error(spark: SparkSession) -> None:
     with pytest.raises(PySparkException, match="nsqlookupd knows no nsqd"):
         publish(numbered(spark, 1), lookupd="127.0.0.1:1", topic="t")
-
-
-def test_a_rate_can_be_kept(spark: SparkSession, nsqd: DaemonProcess) -> None:
-    frame = numbered(spark, 60).coalesce(1)
-    publish(frame, addresses=nsqd.tcp_address, topic="warm")
-    started = time.monotonic()
-
-    publish(frame, addresses=nsqd.tcp_address, topic="slow", maxRate="40", batchSize="5")
-
-    # Twelve batches of five: the last one starts 55 / 40 seconds after the first.
-    assert time.monotonic() - started >= 55 / 40
 
 
 def test_tls_and_auth(spark: SparkSession, tmp_path: Path) -> None:

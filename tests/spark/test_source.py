@@ -314,7 +314,7 @@ def test_reading_changes_nothing(spark: SparkSession, mixed: Path) -> None:
         ({"since": "soon"}, "since is a time"),
     ],
 )
-def test_wrong_options_say_so(
+def test_a_wrong_option_is_named(
     spark: SparkSession, mixed: Path, options: dict[str, str], text: str
 ) -> None:
     with pytest.raises(AnalysisException) as caught:
@@ -323,11 +323,11 @@ def test_wrong_options_say_so(
     assert text in str(caught.value)
 
 
-def test_a_missing_directory_says_so(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_missing_directory_is_named(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(AnalysisException, match=f"no such data directory: {tmp_path}/x"):
         load(spark, tmp_path / "x").count()
 
 
-def test_a_wrong_schema_says_so(spark: SparkSession, mixed: Path) -> None:
+def test_a_wrong_schema_is_refused(spark: SparkSession, mixed: Path) -> None:
     with pytest.raises(AnalysisException, match="column 'body' of format nsq is binary"):
         spark.read.format("nsq").schema("body string").load(str(mixed)).count()

@@ -1,8 +1,7 @@
-"""Names of views, and which columns a query needs."""
+"""Names of views, the columns a query needs, and printed tables."""
 
 import pytest
 
-from spark_jobs.jobs.job import format_bytes, plural, shorten_error
 from spark_jobs.jobs.sql import format_table, needed_columns, view_names
 
 
@@ -69,22 +68,3 @@ def test_tables_line_up() -> None:
         "NULL  NULL",
         "\\xff     2",
     ]
-
-
-def test_numbers_for_people() -> None:
-    assert [plural(count, "row") for count in (0, 1, 2000)] == ["0 rows", "1 row", "2,000 rows"]
-    shown = [format_bytes(count) for count in (0, 999, 1500, 2.5e9, 7e15)]
-    assert shown == ["0 B", "999 B", "1.5 kB", "2.5 GB", "7000.0 TB"]
-
-
-def test_errors_lose_their_stacks() -> None:
-    text = (
-        "[PYTHON_DATA_SOURCE_ERROR] failed: Traceback (most recent call last):\n"
-        '  File "x.py", line 1\n'
-        "spark_jobs.read.scan.SegmentLostError: segment x was consumed\n"
-        "\tat org.apache.spark.Error: no\n"
-    )
-
-    assert shorten_error(text) == "segment x was consumed"
-    assert shorten_error("x: Error\nOSError: disk") == "OSError: disk"
-    assert shorten_error("\n[PARSE] wrong\nat line 1") == "[PARSE] wrong"

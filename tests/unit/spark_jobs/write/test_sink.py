@@ -1,6 +1,7 @@
 """Rows become commands: framed right, cut at the limits, in order; options are checked."""
 
 import struct
+import time
 
 import pyarrow as pa
 import pytest
@@ -8,8 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 
-from spark_jobs.write.publisher import PublishError, check_topic, encode_batch, encode_deferred
-from spark_jobs.write.sink import check_sink_schema, commands_of, frame_bodies, parse_sink_options
+from spark_jobs.write import sink
+from spark_jobs.write.publisher import Command, PublishError, encode_mpub
+from spark_jobs.write.sink import (
+    Published,
+    check_sink_schema,
+    commands_of,
+    frame_bodies,
+    parse_sink_options,
+    publish_batches,
+)
 
 bodies_lists = st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=50)
 
@@ -37,7 +46,7 @@ def decode(data: bytes) -> tuple[str, list[bytes]]:
 
 @settings(deadline=None)
 @given(bodies_lists, st.integers(0, 3))
-def test_framing(bodies: list[bytes], skipped: int) -> None:
+def test_bodies_are_framed_by_their_sizes(bodies: list[bytes], skipped: int) -> None:
     array = pa.array([b"skipped"] * skipped + bodies).slice(skipped)
 
     framed, ends = frame_bodies(array)
@@ -64,7 +73,7 @@ def test_batches_keep_the_limits(bodies: list[bytes], batch_size: int, batch_byt
         assert len(part) == 1 or sum(len(body) + 4 for body in part) <= batch_bytes
 
 
-def test_topics_and_deferred_rows() -> None:
+def test_rows_are_sorted_by_topic_and_delay() -> None:
     batch = pa.record_batch(
         {
             "topic": pa.array(["a", "b", "a", "b"]),
@@ -79,25 +88,13 @@ def test_topics_and_deferred_rows() -> None:
     ]
 
     assert found == [
-        ("a", encode_batch("a", 2, b"\0\0\0\x011\0\0\0\x013").data),
+        ("a", encode_mpub("a", 2, b"\0\0\0\x011\0\0\0\x013").data),
         ("b", b"DPUB b 5000\n\0\0\0\x012"),
-        ("b", encode_batch("b", 1, b"\0\0\0\x014").data),
+        ("b", encode_mpub("b", 1, b"\0\0\0\x014").data),
     ]
-    assert encode_deferred("b", b"2", 5000).data == found[1][1]
 
 
-@pytest.mark.parametrize("name", ["a", "a.b-c_D9", "x#ephemeral", "a" * 64])
-def test_topics(name: str) -> None:
-    check_topic(name)
-
-
-@pytest.mark.parametrize("name", ["", "a b", "a\nb", "a\n", "é", "a" * 65, "#ephemeral", "x#other"])
-def test_what_is_no_topic(name: str) -> None:
-    with pytest.raises(PublishError, match="not the name of a topic"):
-        check_topic(name)
-
-
-def test_addresses() -> None:
+def test_addresses_have_a_default_port() -> None:
     parsed = parse_sink_options({"addresses": "a:1, b , [::1]:9"})
 
     assert parsed.publisher.addresses == (("a", 1), ("b", 4150), ("::1", 9))
@@ -113,7 +110,9 @@ def test_addresses() -> None:
         ({"addresses": "a", "tls": "maybe"}, "tls is true or false"),
     ],
 )
-def test_wrong_options(given_options: dict[str, str], text: str) -> None:
+def test_a_wrong_option_is_refused_with_its_reason(
+    given_options: dict[str, str], text: str
+) -> None:
     with pytest.raises(ValueError, match=text):
         parse_sink_options(given_options)
 
@@ -128,7 +127,9 @@ def test_wrong_options(given_options: dict[str, str], text: str) -> None:
         ("body string, defer_ms string", "t", "needs a column defer_ms of type long"),
     ],
 )
-def test_frames_that_cannot_be_published(columns: str, topic: str | None, text: str) -> None:
+def test_a_frame_that_cannot_be_published_is_refused(
+    columns: str, topic: str | None, text: str
+) -> None:
     parsed = parse_sink_options(options() if topic is None else options(topic=topic))
     types = {"int": IntegerType(), "string": StringType(), "binary": BinaryType()}
     fields = [each.split(" ") for each in columns.split(", ")]
@@ -147,10 +148,68 @@ def test_frames_that_cannot_be_published(columns: str, topic: str | None, text: 
         ({"body": [b"x", b"y"], "topic": ["t", "t\nNOP"]}, "not the name of a topic"),
     ],
 )
-def test_rows_that_cannot_be_published(columns: dict[str, list[object]], text: str) -> None:
+def test_a_row_that_cannot_be_published_is_refused(
+    columns: dict[str, list[object]], text: str
+) -> None:
     with pytest.raises(PublishError, match=text):
         list(commands_of(pa.record_batch(columns), parse_sink_options(options())))
 
 
 def test_sparks_own_options_are_ignored() -> None:
     parse_sink_options(options(path="x", checkpointLocation="y", queryName="z"))
+
+
+class RecordingPublisher:
+    """A publisher that sends no bytes; notes when each command came."""
+
+    def __init__(self, *_: object, first_address: int) -> None:
+        assert first_address == 0
+        self.published_count = 0
+        self.resent_count = 0
+        self.moments_s: list[float] = []
+        made.append(self)
+
+    def publish(self, command: Command) -> None:
+        self.moments_s.append(time.monotonic())
+        self.published_count += command.message_count
+
+    def flush(self) -> None:
+        assert self.published_count
+
+    def close(self) -> None:
+        self.moments_s.append(-1)
+
+
+made: list[RecordingPublisher] = []
+
+
+@pytest.fixture
+def fake_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [100.0]
+
+    def sleep(seconds: float) -> None:
+        now_s[0] += seconds
+
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(sink, "Publisher", RecordingPublisher)
+    made.clear()
+
+
+@pytest.mark.usefixtures("fake_time")
+def test_a_task_keeps_its_rate() -> None:
+    parsed = parse_sink_options(options(topic="t", maxRate="40", batchSize="5"))
+    batch = pa.record_batch({"body": pa.array([b"x"] * 15)})
+
+    published = publish_batches(iter([batch]), parsed)
+
+    [publisher] = made
+    assert published == Published(15, 0, {"t": 15})
+    # Five messages use up an eighth of a second; the last moment is that of closing.
+    assert publisher.moments_s == [100, 100.125, 100.25, -1]
+
+
+@pytest.mark.usefixtures("fake_time")
+def test_a_task_without_rows_does_not_connect() -> None:
+    assert publish_batches(iter(()), parse_sink_options(options(topic="t"))) == Published()
+    assert made == []

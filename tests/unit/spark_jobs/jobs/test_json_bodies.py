@@ -1,4 +1,4 @@
-"""Bodies are taken apart into fields, however strange they are."""
+"""Any bodies are taken apart into fields, within bounds."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_jobs.jobs.json_fields import NOT_JSON, body_entries, take_apart
+from spark_jobs.jobs.json_bodies import NOT_JSON, body_fields, split_bodies
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -15,10 +15,10 @@ values = st.recursive(
 )
 
 
-def test_nested_fields() -> None:
+def test_nested_values_are_fields_with_paths() -> None:
     body = b'{"a": 1, "b": {"c": [true, null, "x"]}, "d": 1.5}'
 
-    assert list(body_entries(body)) == [
+    assert list(body_fields(body)) == [
         ("", "object", None),
         ("a", "integer", "1"),
         ("b", "object", None),
@@ -31,18 +31,18 @@ def test_nested_fields() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"plain text", b"[" * 100_000])
-def test_not_json(body: bytes) -> None:
-    assert list(body_entries(body)) == [("", NOT_JSON, None)]
+def test_a_body_that_is_no_json_is_one_field(body: bytes) -> None:
+    assert list(body_fields(body)) == [("", NOT_JSON, None)]
 
 
-def test_bounds() -> None:
+def test_fields_depth_and_values_are_bounded() -> None:
     wide = json.dumps({f"f{n}": n for n in range(10_000)}).encode()
     deep = b'{"a":' * 50 + b"1" + b"}" * 50
     long = json.dumps({"a": "x" * 10_000}).encode()
 
-    assert len(list(body_entries(wide))) == 500
-    assert len(list(body_entries(deep))) == 7
-    assert [len(value or "") for _, _, value in body_entries(long)] == [0, 100]
+    assert len(list(body_fields(wide))) == 500
+    assert len(list(body_fields(deep))) == 7
+    assert [len(value or "") for _, _, value in body_fields(long)] == [0, 100]
 
 
 @settings(deadline=None)
@@ -54,7 +54,7 @@ def test_any_bodies_become_columns(rows: list[tuple[str, str]]) -> None:
         [pa.array(topics, pa.string()), pa.array(bodies, pa.binary())], ["t", "b"]
     )
 
-    [entries] = take_apart([batch])
+    [entries] = split_bodies([batch])
 
     entries.validate(full=True)
     assert entries["path"].to_pylist().count("") >= len(rows)
