@@ -41,7 +41,7 @@ _SINK_MESSAGES = 1_000_000
 
 @dataclass(slots=True)
 class Timing:
-    """One thing that was measured again and again."""
+    """The rounds of one measurement."""
 
     name: str
     message_count: int
@@ -60,7 +60,7 @@ class Timing:
 
 @dataclass(slots=True)
 class Result:
-    """All that is printed and written."""
+    """All figures that are printed and written."""
 
     timings: dict[str, Timing] = field(default_factory=dict)
     worker_rss_mb: dict[int, float] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Result:
 
 
 def write_segments(directory: Path, segment_bytes: int) -> int:
-    """Makes the queue `t` and the same bodies as text; returns how many messages a segment has.
+    """Make the queue `t` and the same bodies as text; return the messages per segment.
 
     Bodies differ in content and a little in size, so that no reader can take them for rows of one
     width.
@@ -100,7 +100,7 @@ def _write_metadata(directory: Path, name: str, segments: int, count: int) -> No
 
 
 def link_segments(source: Path, target: Path, segments: int, count: int) -> None:
-    """A queue of more or fewer segments, made of links to those that are there."""
+    """Make a queue of more or fewer segments out of links to those of another."""
     target.mkdir()
     for number in range(segments):
         original = segment_path(str(source), "t", number % SEGMENT_COUNT)
@@ -109,7 +109,7 @@ def link_segments(source: Path, target: Path, segments: int, count: int) -> None
 
 
 def write_many_queues(directory: Path) -> None:
-    """A thousand queues with ten messages each."""
+    """Make a thousand queues with ten messages each."""
     directory.mkdir()
     record = struct.pack(">iqH16s", 26 + BODY_BYTES, _TIME_NS, 1, b"0" * 16) + b"x" * BODY_BYTES
     for number in range(MANY_QUEUES):
@@ -120,7 +120,7 @@ def write_many_queues(directory: Path) -> None:
 
 @contextmanager
 def open_session() -> Iterator[SparkSession]:
-    """A local session on two cores."""
+    """Open a local session on two cores."""
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = (
@@ -152,7 +152,7 @@ class Bench:
         self.result = Result()
 
     def queries(self) -> dict[str, Callable[[], object]]:
-        """What takes turns; each returns what is compared with a plain count."""
+        """Return the queries that take turns; each result is compared with a plain count."""
         data, text = str(self._directory / "data"), str(self._directory / "text")
         return {
             "bodies": lambda: self._scan(data, "timestamp,body"),
@@ -167,7 +167,7 @@ class Bench:
         }
 
     def _scan(self, path: str, columns: str | None) -> object:
-        """Count, total size of the bodies if they are there, oldest and newest."""
+        """Return the count, the total size of the bodies if they are there, oldest and newest."""
         reader = self._spark.read.format("nsq")
         if columns is not None:
             reader = reader.option("columns", columns)
@@ -178,7 +178,7 @@ class Bench:
         return frame.agg(*figures).collect()
 
     def measure(self, name: str, message_count: int, run: Callable[[], object]) -> object:
-        """Runs something once more and notes how long it took."""
+        """Run an action once more and note its time."""
         timing = self.result.timings.setdefault(name, Timing(name, message_count))
         cpu, started = cpu_s(os.getpid()), time.perf_counter()
         value = run()
@@ -187,10 +187,10 @@ class Bench:
         return value
 
     def compare(self, rounds: int) -> None:
-        """The scans against Spark's own text reader."""
+        """Measure the scans against Spark's own text reader."""
         total = self._count * SEGMENT_COUNT
         queries = self.queries()
-        for _ in range(2):  # The JVM compiles what it runs often.
+        for _ in range(2):  # The JVM compiles code that runs often.
             for run in queries.values():
                 run()
         for _ in range(rounds):
@@ -201,7 +201,7 @@ class Bench:
                     self.result.faults.append(f"{name}: {rows[0][0]} messages, not {total}")
 
     def grow(self, rounds: int) -> None:
-        """One, five and twenty segments; memory of the Python workers with each."""
+        """Measure one, five and twenty segments, and the memory of the Python workers with each."""
         for segments in (1, SEGMENT_COUNT, MANY_SEGMENTS):
             path = self._directory / f"grown{segments}"
             link_segments(self._directory / "data", path, segments, self._count)
@@ -211,7 +211,7 @@ class Bench:
             self.result.worker_rss_mb[segments] = worker_rss_bytes(os.getpid()) / 1e6
 
     def many_queues(self, rounds: int) -> None:
-        """A thousand queues: time to plan, and to count."""
+        """Measure a thousand queues: time to plan, and to count."""
         path = self._directory / "queues"
         write_many_queues(path)
         one = self._directory / "grown1"
@@ -231,7 +231,7 @@ class Bench:
             )
 
     def publish(self, rounds: int, message_count: int) -> None:
-        """The sink, into an nsqd of ours on the same machine."""
+        """Measure the sink, into an nsqd of this repository on the same machine."""
         frame = (
             self._spark.read.format("nsq")
             .option("columns", "body")
@@ -271,7 +271,7 @@ def _children(pid: int) -> Iterator[int]:
 
 
 def cpu_s(pid: int) -> float:
-    """CPU time of a process and all below it, ended ones included."""
+    """Return the CPU time of a process and all below it, ended ones included."""
     ticks = 0
     for each in _children(pid):
         try:
@@ -283,7 +283,7 @@ def cpu_s(pid: int) -> float:
 
 
 def worker_rss_bytes(pid: int) -> int:
-    """The most memory that one of Spark's Python workers ever had resident."""
+    """Return the most memory that one of Spark's Python workers ever had resident."""
     largest = 0
     for each in _children(pid):
         try:
@@ -298,7 +298,7 @@ def worker_rss_bytes(pid: int) -> int:
 
 
 def print_result(result: Result) -> None:
-    """The table, and what the figures should be."""
+    """Print the table, and the goals of the figures."""
     print(f"{'':24}{'best s':>9}{'CPU s':>9}{'messages/s':>14}")
     for timing in result.timings.values():
         print(
@@ -314,7 +314,7 @@ def print_result(result: Result) -> None:
 
 
 def _judgements(result: Result) -> Iterator[tuple[str, str, str]]:
-    """A figure, its value, and what it should be."""
+    """Return the figures: name, value, goal."""
     timings = result.timings
     if "text" in timings:
         bodies, text = timings["bodies"], timings["text"]
@@ -336,7 +336,7 @@ def _judgements(result: Result) -> Iterator[tuple[str, str, str]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measures and prints; returns the exit code."""
+    """Measure and print; return the exit code."""
     parser = argparse.ArgumentParser("python -m bench.spark", description="Measure spark_jobs.")
     parser.add_argument("--rounds", type=int, default=5, help="how often each, default 5")
     parser.add_argument("--segment-mb", type=int, default=100, help="MiB per segment, default 100")

@@ -1,4 +1,4 @@
-"""Data directories made and read with `struct` alone: what the Spark source is compared with."""
+"""Data directories made and read with `struct` alone, to compare the Spark source with."""
 
 import re
 import struct

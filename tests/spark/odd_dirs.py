@@ -1,4 +1,4 @@
-"""Functions that fill a directory with something that nsqd, a crash or a person may leave."""
+"""Functions that fill a directory with files that nsqd, a crash or a person may leave."""
 
 import os
 import struct
@@ -116,7 +116,7 @@ def sizes(path: Path) -> None:
 
 @_odd
 def other_files(path: Path) -> None:
-    """What is beside the segments, of nsqd and of others."""
+    """Files beside the segments, of nsqd and of others."""
     write_queue(path, "t", [messages(0, 3)])
     write_queue(path / "sub", "t", [messages(9, 3)])
     write_queue(path / "archive", "t", [messages(9, 3)])

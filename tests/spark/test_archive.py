@@ -1,4 +1,4 @@
-"""What a running nsqd keeps of its history, read by Spark after everything was consumed."""
+"""The history that a running nsqd keeps, read by Spark after all messages were consumed."""
 
 import asyncio
 import time
@@ -39,7 +39,7 @@ async def publish(daemon: DaemonProcess, topic: str, first: int, count: int, siz
 
 
 async def publish_and_finish(daemon: DaemonProcess, topic: str, count: int) -> list[Message]:
-    """Publish, and consume it all; return what was delivered."""
+    """Publish, and consume it all; return the messages delivered."""
     consumer = await V2Client.connect(address(daemon))
     await consumer.subscribe(topic, "ch", rdy=1000)
     await publish(daemon, topic, 0, count, 10)
@@ -103,7 +103,7 @@ def test_an_archive_is_tailed_until_it_is_faster(
     rows = spark.read.schema("number string").json(str(tmp_path / "lake")).collect()
     assert sorted(int(row.number) for row in rows) == list(range(20))
 
-    asyncio.run(publish(nsqd, "t", 20, 400, 1000))  # three times what is kept
+    asyncio.run(publish(nsqd, "t", 20, 400, 1000))  # three times the bytes that are kept
     wait_until_kept(nsqd, "t", 419)
 
     query = writer.start(str(tmp_path / "lake"))

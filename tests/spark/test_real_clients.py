@@ -1,4 +1,4 @@
-"""What a client library published and consumed, as Spark sees it while nsqd runs and afterwards."""
+"""Messages that a client library published and consumed, read while nsqd runs and afterwards."""
 
 import asyncio
 import time
@@ -17,7 +17,7 @@ PATIENCE_S = 60
 
 
 async def publish_and_consume(address: str) -> None:
-    """Finishes the first messages, requeues one, and leaves with some in flight."""
+    """Finish the first messages, requeue one, and leave with some in flight."""
     host, _, port = address.partition(":")
     writer = await open_connection(host, int(port))
     for first in range(0, COUNT, 50):
@@ -36,7 +36,7 @@ async def publish_and_consume(address: str) -> None:
 
 
 def wait_until_consumed(daemon: DaemonProcess) -> None:
-    """Waits until the metadata on disk knows what was finished."""
+    """Wait until the metadata on disk has the finished messages."""
     path = daemon.data_path / "shop:billing.diskqueue.meta.dat"
     deadline = time.monotonic() + PATIENCE_S
     while not path.exists() or int(path.read_text().split("\n")[0]) != COUNT - FINISHED:

@@ -57,7 +57,7 @@ def chromium() -> None:
 
 
 def look(page: str, directory: Path, *, is_dark: bool = False) -> tuple[str, list[str]]:
-    """The page's DOM after its scripts ran, and what they wrote to the console."""
+    """Return the page's DOM after its scripts ran, and the lines of its console."""
     path = directory / "report.html"
     path.write_text(page)
     scheme = f"--blink-settings=preferredColorScheme={0 if is_dark else 1}"

@@ -31,7 +31,7 @@ def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
 
 
 def bodies(daemon: DaemonProcess, topic: str) -> Counter[bytes]:
-    """What a topic holds on disk; nsqd writes before it answers."""
+    """Return the bodies of a topic on disk; nsqd writes before it answers."""
     found: list[bytes] = []
     for path in sorted(daemon.data_path.glob(f"{topic}.diskqueue.0*.dat")):
         data = path.read_bytes()
@@ -268,7 +268,7 @@ def test_the_next_address_is_taken(spark: SparkSession, nsqd: DaemonProcess) -> 
 
 
 class Lookupd(BaseHTTPRequestHandler):
-    """Knows one topic, and one node besides."""
+    """An nsqlookupd that has one topic, and one node besides."""
 
     producers: ClassVar[dict[str, list[str]]] = {}
 

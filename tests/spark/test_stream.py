@@ -37,7 +37,7 @@ def post(daemon: DaemonProcess, path: str) -> None:
 
 
 def wait_until_synced(daemon: DaemonProcess, topic: str, depth: int) -> None:
-    """Waits until the metadata on disk speaks of so many messages."""
+    """Wait until the metadata on disk speaks of so many messages."""
     path = daemon.data_path / f"{topic}.diskqueue.meta.dat"
     deadline = time.monotonic() + PATIENCE_S
     while not path.exists() or path.read_text().split("\n")[0] != str(depth):

@@ -1,4 +1,4 @@
-"""Without the extra `spark`, the command and the package's door say what to install."""
+"""Without the extra `spark`, the command and the package's door name the extra to install."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Without a Java that Spark can use, a job says what to install."""
+"""Without a Java that Spark can use, a job names the package to install."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def make_java(directory: Path, script: str) -> Path:
 
 
 def run(capsys: pytest.CaptureFixture[str], data: Path) -> str:
-    """What a job says that fails."""
+    """Run a job that fails; return its error."""
     assert main(["sql", str(data), "SELECT 1"]) == 1
     told = capsys.readouterr().err.splitlines()
     assert told[0].endswith("reading 0 nodes, 0 topics, 0 queues, 0 segments, 0 B")

@@ -1,4 +1,4 @@
-"""The reader refuses what it cannot read, and pushes down filters that it can decide."""
+"""The reader refuses a senseless read, and accepts the filters that it can decide early."""
 
 from pathlib import Path
 

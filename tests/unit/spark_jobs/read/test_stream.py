@@ -32,7 +32,7 @@ RECORD = 50
 
 
 class Query:
-    """What Spark does with a reader, without Spark."""
+    """A query: calls of a reader in the order of Spark's."""
 
     def __init__(self, path: Path, *, offset: Any = None, **options: str) -> None:
         parsed = parse_read_options({"path": str(path)} | options)
@@ -78,7 +78,9 @@ def test_a_new_query_begins_with_the_backlog(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("origin", "expected"), [("earliest", 5), ("latest", None)])
-def test_or_elsewhere(origin: str, expected: int | None, tmp_path: Path) -> None:
+def test_a_new_query_begins_where_from_says(
+    origin: str, expected: int | None, tmp_path: Path
+) -> None:
     write_queue(tmp_path, "t", [messages(0, 3), messages(3, 2)], read=(0, RECORD))
     query = Query(tmp_path, **{"from": origin})
 
@@ -88,7 +90,7 @@ def test_or_elsewhere(origin: str, expected: int | None, tmp_path: Path) -> None
 
 
 def test_an_archive_is_tailed_from_the_oldest_that_is_kept(tmp_path: Path) -> None:
-    """What nsqd has given up may be there for a moment; of a new topic too."""
+    """Segments that nsqd has given up may be there for a moment; of a new topic, too."""
     directory = tmp_path / "archive"
     write_queue(directory, "t", [messages(0, 3), messages(3, 2)], read=(1, 0))
     query = Query(tmp_path, **{"from": "archive"})
@@ -128,7 +130,7 @@ def test_growth_and_rolls_are_followed(tmp_path: Path) -> None:
     assert query.batch() is None
 
 
-def test_what_is_not_synced_waits(tmp_path: Path) -> None:
+def test_records_that_are_not_synced_wait(tmp_path: Path) -> None:
     write_queue(tmp_path, "t", [messages(0, 2)])
     query = Query(tmp_path)
     write_segment(tmp_path, "t", 0, content(messages(0, 3))[:-5])
@@ -159,7 +161,7 @@ def test_a_queue_without_metadata_waits_for_its_first_sync(tmp_path: Path) -> No
     assert query.batch() == bodies(0, 2)
 
 
-def test_a_limit_is_kept_and_shared(tmp_path: Path) -> None:
+def test_a_limit_is_shared_by_the_queues(tmp_path: Path) -> None:
     write_queue(tmp_path, "a", [messages(0, 50), messages(50, 50)])
     write_queue(tmp_path, "b", [messages(200, 5)])
     query = Query(tmp_path, maxRowsPerTrigger="20")
@@ -205,7 +207,7 @@ def test_a_limit_passes_damage(tmp_path: Path) -> None:
     assert found == bodies(0, 3) + bodies(6, 3)
 
 
-def test_available_now_stops_at_what_was_there(tmp_path: Path) -> None:
+def test_available_now_stops_where_the_queues_ended(tmp_path: Path) -> None:
     write_queue(tmp_path, "t", [messages(0, 5)])
     query = Query(tmp_path, maxRowsPerTrigger="3")
     query.reader.prepareForTriggerAvailableNow()
@@ -275,7 +277,7 @@ def test_a_segment_deleted_after_it_was_read_is_no_loss(tmp_path: Path) -> None:
     query.close()
 
 
-def test_one_that_grew_before_it_was_deleted_is_a_loss(tmp_path: Path) -> None:
+def test_a_segment_that_grew_before_it_was_deleted_is_a_loss(tmp_path: Path) -> None:
     write_queue(tmp_path, "t", [messages(0, 2)])
     query = Query(tmp_path)
     assert query.batch() == bodies(0, 2)
@@ -316,7 +318,7 @@ def test_a_topic_that_is_deleted_and_made_anew(tmp_path: Path) -> None:
     assert query.batch() == bodies(20, 1)
 
 
-def test_the_lag_is_what_is_behind_the_offset(tmp_path: Path) -> None:
+def test_the_lag_is_the_distance_to_the_end(tmp_path: Path) -> None:
     write_queue(tmp_path, "t", [messages(0, 5)])
     query = Query(tmp_path, maxRowsPerTrigger="1")
     query.batch()
@@ -358,7 +360,7 @@ steps = st.lists(
 
 @settings(deadline=None, max_examples=60)
 @given(steps)
-def test_every_message_comes_once_whatever_the_order(
+def test_every_message_comes_once_in_any_order_of_events(
     scratch: Path, script: list[tuple[str, str, int]]
 ) -> None:
     """Queues that grow and roll; a stream that is limited, and restarted from its offset."""
@@ -368,8 +370,8 @@ def test_every_message_comes_once_whatever_the_order(
     query = Query(scratch)
     put: list[bytes] = []
     found: list[bytes] = []
-    for what, name, number in [*script, ("read", "", 10**6), ("read", "", 10**6)]:
-        if what == "put":
+    for action, name, number in [*script, ("read", "", 10**6), ("read", "", 10**6)]:
+        if action == "put":
             if name not in queues:
                 queues[name] = DiskQueue(scratch, name, max_bytes_per_file=4 * RECORD)
             for _ in range(number):
@@ -377,7 +379,7 @@ def test_every_message_comes_once_whatever_the_order(
                 queues[name].put([new.record()[4:]])
                 put.append(new.body)
             queues[name].sync()
-        elif what == "restart":
+        elif action == "restart":
             query.close()
             query = Query(scratch, offset=query.offset)
         else:

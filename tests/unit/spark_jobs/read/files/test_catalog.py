@@ -73,7 +73,7 @@ def test_only_selected_queues(tmp_path: Path) -> None:
 
 
 def test_the_archive_is_a_directory_of_its_own(tmp_path: Path) -> None:
-    # Segment 0 is what nsqd has given up and not deleted yet.
+    # nsqd has given up segment 0 and not deleted it yet.
     write_queue(tmp_path / "archive", "t", [messages(0, 2), messages(2, 2)], read=(1, 0))
     write_queue(tmp_path, "t", [messages(0, 1)])
 
@@ -222,7 +222,6 @@ def test_a_sidecar_newer_than_the_metadata_is_believed(data: Path) -> None:
 
 
 def test_of_messages_finished_in_any_order_the_rest_is_backlog(tmp_path: Path) -> None:
-    """Of messages that are finished in any order, what is left is the backlog."""
     queue = DiskQueue(tmp_path, "t", max_bytes_per_file=10 * RECORD)
     queue.put([each.record()[4:] for each in messages(0, 60)])
     left = {0, 3, 4, 17, 29, 41, 58}

@@ -14,7 +14,7 @@ from spark_jobs.read.files.lanes import find_records
 from tests.spark.data_dirs import TIME_NS, Message, content
 
 LIMITS = Limits()
-# Small enough that lanes are used for what Hypothesis makes.
+# Small enough that lanes are used for the records that Hypothesis makes.
 SMALL = {"_MIN_WINDOW_BYTES": 64, "_MIN_RECORDS": 2, "_RECORDS_PER_LANE": 2, "_SAMPLE_COUNT": 1}
 
 

@@ -216,7 +216,7 @@ def test_a_file_uri_reads_the_same(tmp_path: Path) -> None:
 
 
 class BusyQueue(threading.Thread):
-    """Puts numbered messages, syncs now and then, consumes some, until it is told to stop."""
+    """A thread that puts numbered messages, syncs now and then and consumes some, until `stop`."""
 
     def __init__(self, directory: Path, seed: int) -> None:
         super().__init__()
