@@ -32,7 +32,8 @@ from itertools import accumulate
 from diskqueue.errors import CorruptSegmentError
 from diskqueue.intervals import Intervals
 from diskqueue.reader import Reader
-from diskqueue.recovery import Recovered, SegmentState
+from diskqueue.recovery import Recovered
+from diskqueue.segment import SegmentState
 from diskqueue.sidecar import Block, Fingerprints, Position
 from diskqueue.writer import Writer
 

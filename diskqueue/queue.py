@@ -55,7 +55,7 @@ from diskqueue.segment import (
     MIN_RECORD_BYTES,
     PREFIX,
     PREFIX_BYTES,
-    Limits,
+    RecordLimits,
 )
 from diskqueue.sync_job import Durability, SyncJob
 from diskqueue.writer import Writer
@@ -100,7 +100,7 @@ class DiskQueue:
         """
         self.name = name
         self._directory = os.fspath(directory)
-        self._limits = Limits(min_record_bytes, max_record_bytes)
+        self._limits = RecordLimits(min_record_bytes, max_record_bytes)
         self._max_append_bytes = max_append_bytes or max_record_bytes
         self._logger = logger
         self._freed_bytes = max(_MIN_FREED_BYTES, max_bytes_per_file // _FREED_SHARE)

@@ -20,8 +20,14 @@ from functools import partial
 from diskqueue import layout, salvage
 from diskqueue.errors import CorruptSegmentError
 from diskqueue.intervals import Interval
-from diskqueue.recovery import SegmentState
-from diskqueue.segment import PREFIX_BYTES, Limits, find_damage, read_record, split_records
+from diskqueue.segment import (
+    PREFIX_BYTES,
+    RecordLimits,
+    SegmentState,
+    find_damage,
+    read_record,
+    split_records,
+)
 from diskqueue.writer import Writer
 
 _READ_AHEAD_BYTES = 256 * 1024
@@ -72,7 +78,7 @@ class Reader:
         name: str,
         segment: SegmentState,
         position: int,
-        limits: Limits,
+        limits: RecordLimits,
         logger: logging.Logger,
         *,
         holds_messages: bool = False,

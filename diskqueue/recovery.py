@@ -27,51 +27,14 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from diskqueue import layout, segment, sidecar
+from diskqueue import layout, sidecar
 from diskqueue.errors import CorruptMetadataError
 from diskqueue.intervals import Intervals
+from diskqueue.segment import RecordLimits, SegmentState, walk
 
 # Records whose number no metadata tells are counted in about this many bytes and estimated beyond,
 # so that a huge backlog does not delay the start. 64 MiB take some 50 ms.
 _COUNT_BYTES = 64 * 1024 * 1024
-
-
-class SegmentState:
-    """One segment of an open queue; segments are linked from the oldest to the newest."""
-
-    __slots__ = (
-        "damage",
-        "end",
-        "exists",
-        "fd",
-        "finished",
-        "is_dirty",
-        "is_suspect",
-        "next",
-        "number",
-        "synced_end",
-    )
-
-    def __init__(self, number: int, end: int = 0, *, exists: bool = False) -> None:
-        self.number = number
-        # Where the readable content ends; in the segment being written, the write position.
-        self.end = end
-        # Why the content ends before the file does. Such a segment is renamed, never deleted.
-        self.damage: str | None = None
-        # The newest segment has a number before it has a file.
-        self.exists = exists
-        # Bytes were appended that no fsync covers yet.
-        self.is_dirty = False
-        # An fsync failed: the kernel may have dropped the bytes behind `synced_end` and call them
-        # clean, so the next one must write these bytes again first.
-        self.is_suspect = False
-        self.synced_end = 0
-        # A completed segment keeps its descriptor until it was fsynced, or -1: an error of the
-        # disk is reported through a descriptor that was open when it happened.
-        self.fd = -1
-        # Records that were finished before the queue was opened, behind the read position of then.
-        self.finished = Intervals()
-        self.next: SegmentState | None = None
 
 
 @dataclass(slots=True)
@@ -92,7 +55,7 @@ class Recovered:
 def recover(
     directory: str,
     name: str,
-    limits: segment.Limits,
+    limits: RecordLimits,
     logger: logging.Logger,
     files: layout.QueueFiles | None,
 ) -> Recovered:
@@ -135,7 +98,7 @@ def _read_usable_metadata(
 
 
 def _recover_by_scan(
-    directory: str, files: layout.QueueFiles, limits: segment.Limits, logger: logging.Logger
+    directory: str, files: layout.QueueFiles, limits: RecordLimits, logger: logging.Logger
 ) -> Recovered:
     name = files.name
     for path in files.temporary_files:
@@ -181,7 +144,7 @@ class _Comparison:
         name: str,
         metadata: layout.Metadata,
         sizes: dict[int, int],
-        limits: segment.Limits,
+        limits: RecordLimits,
         logger: logging.Logger,
     ) -> None:
         self._directory = directory
@@ -226,7 +189,7 @@ class _Comparison:
                 start = metadata.read_pos if number == metadata.read_file else 0
                 end = read.offset if number == read.number else self._sizes[number]
                 path = layout.segment_path(self._directory, self._name, number)
-                count += segment.walk(path, start, max(start, end), self._limits).record_count
+                count += walk(path, start, max(start, end), self._limits).record_count
         self._metadata = replace(
             metadata, depth=metadata.depth - count, read_file=read.number, read_pos=read.offset
         )
@@ -360,7 +323,7 @@ def _count_records(
     directory: str,
     name: str,
     regions: Iterable[tuple[SegmentState, int]],
-    limits: segment.Limits,
+    limits: RecordLimits,
 ) -> int:
     """Count the records between each offset and the end of its segment, or estimate them."""
     count = counted_bytes = uncounted_bytes = 0
@@ -368,9 +331,7 @@ def _count_records(
         if counted_bytes >= _COUNT_BYTES:
             uncounted_bytes += state.end - start
             continue
-        result = segment.walk(
-            layout.segment_path(directory, name, state.number), start, state.end, limits
-        )
+        result = walk(layout.segment_path(directory, name, state.number), start, state.end, limits)
         count += result.record_count
         counted_bytes += state.end - start
     if uncounted_bytes and count:

@@ -12,6 +12,9 @@ of a segment whose content ends at `end` is believed when
 The second rule lets records pass that were written under a higher --max-msg-size (go-diskqueue
 takes them for damage and drops the rest of their segment), while a flipped bit in a length, which
 leads into the middle of another record, is still seen.
+
+`SegmentState` is a segment of an open queue, which the queue's reader, writer, progress and syncs
+share.
 """
 
 import os
@@ -23,6 +26,7 @@ from typing import NamedTuple, TypeAlias
 
 from diskqueue.envelope import HEADER_BYTES
 from diskqueue.errors import CorruptSegmentError
+from diskqueue.intervals import Intervals
 
 PREFIX = struct.Struct(">i")
 PREFIX_BYTES = PREFIX.size
@@ -39,11 +43,49 @@ _MIN_UNIFORM_COUNT = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RecordLimits:
     """The sizes a record's payload can have."""
 
     min_record_bytes: int = MIN_RECORD_BYTES
     max_record_bytes: int = DEFAULT_MAX_RECORD_BYTES
+
+
+class SegmentState:
+    """One segment of an open queue; segments are linked from the oldest to the newest."""
+
+    __slots__ = (
+        "damage",
+        "end",
+        "exists",
+        "fd",
+        "finished",
+        "is_dirty",
+        "is_suspect",
+        "next",
+        "number",
+        "synced_end",
+    )
+
+    def __init__(self, number: int, end: int = 0, *, exists: bool = False) -> None:
+        self.number = number
+        # Where the readable content ends; in the segment being written, the write position.
+        self.end = end
+        # Why the content ends before the file does. Such a segment is renamed, never deleted.
+        self.damage: str | None = None
+        # The newest segment has a number before it has a file.
+        self.exists = exists
+        # Bytes were appended that no fsync covers yet.
+        self.is_dirty = False
+        # An fsync failed: the kernel may have dropped the bytes behind `synced_end` and call them
+        # clean, so the next one must write these bytes again first.
+        self.is_suspect = False
+        self.synced_end = 0
+        # A completed segment keeps its descriptor until it was fsynced, or -1: an error of the
+        # disk is reported through a descriptor that was open when it happened.
+        self.fd = -1
+        # Records that were finished before the queue was opened, behind the read position of then.
+        self.finished = Intervals()
+        self.next: SegmentState | None = None
 
 
 class Damage(NamedTuple):
@@ -64,7 +106,7 @@ class Walk:
 
 
 def split_records(
-    data: bytes | bytearray, position: int, stop: int, max_records: int, limits: Limits
+    data: bytes | bytearray, position: int, stop: int, max_records: int, limits: RecordLimits
 ) -> tuple[list[int], list[int]]:
     """Return the starts and ends of the payloads of the whole records in data[position:stop].
 
@@ -100,7 +142,7 @@ def _is_uniform(data: bytes | bytearray, position: int, stride: int, count: int)
 
 
 def _split_mixed(
-    data: bytes | bytearray, position: int, stop: int, max_records: int, limits: Limits
+    data: bytes | bytearray, position: int, stop: int, max_records: int, limits: RecordLimits
 ) -> tuple[list[int], list[int]]:
     starts: list[int] = []
     ends: list[int] = []
@@ -120,7 +162,7 @@ def _split_mixed(
     return starts, ends
 
 
-def find_damage(read_at: ReadAt, position: int, end: int, limits: Limits) -> Damage | None:
+def find_damage(read_at: ReadAt, position: int, end: int, limits: RecordLimits) -> Damage | None:
     """Say why no record stands at `position` of a segment, or return None if one does.
 
     Args:
@@ -154,7 +196,9 @@ def find_damage(read_at: ReadAt, position: int, end: int, limits: Limits) -> Dam
         damage = damage or Damage(f"invalid record size ({length})", is_torn=False)
 
 
-def walk(path: str, start: int = 0, end: int | None = None, limits: Limits | None = None) -> Walk:
+def walk(
+    path: str, start: int = 0, end: int | None = None, limits: RecordLimits | None = None
+) -> Walk:
     """Count the whole records between two offsets of a file.
 
     Raises:
@@ -163,7 +207,7 @@ def walk(path: str, start: int = 0, end: int | None = None, limits: Limits | Non
     count = 0
     position = start
     try:
-        for offset, _, starts, ends in iter_blocks(path, start, end, limits or Limits()):
+        for offset, _, starts, ends in iter_buffers(path, start, end, limits or RecordLimits()):
             count += len(starts)
             position = offset + ends[-1]
     except CorruptSegmentError as error:
@@ -172,7 +216,7 @@ def walk(path: str, start: int = 0, end: int | None = None, limits: Limits | Non
 
 
 def iter_records(
-    path: str, start: int = 0, end: int | None = None, limits: Limits | None = None
+    path: str, start: int = 0, end: int | None = None, limits: RecordLimits | None = None
 ) -> Iterator[tuple[int, bytes]]:
     """Yield the offset and payload of each record between two offsets of a file.
 
@@ -185,15 +229,15 @@ def iter_records(
         CorruptSegmentError: the chain breaks; every record before that place has been yielded.
         OSError: the file cannot be read.
     """
-    for offset, data, starts, ends in iter_blocks(path, start, end, limits or Limits()):
+    for offset, data, starts, ends in iter_buffers(path, start, end, limits or RecordLimits()):
         for payload_start, payload_end in zip(starts, ends, strict=True):
             yield offset + payload_start - PREFIX_BYTES, data[payload_start:payload_end]
 
 
-def iter_blocks(
-    path: str, position: int, end: int | None, limits: Limits
+def iter_buffers(
+    path: str, position: int, end: int | None, limits: RecordLimits
 ) -> Iterator[tuple[int, bytes, list[int], list[int]]]:
-    """Yield (offset of the block, block, payload starts, payload ends), never without a record.
+    """Yield (offset, buffer, payload starts, payload ends), never without a record.
 
     Raises:
         CorruptSegmentError: the chain breaks; every record before that place has been yielded.

@@ -34,7 +34,8 @@ from typing import NamedTuple
 from diskqueue import layout
 from diskqueue.intervals import Intervals
 from diskqueue.progress import Progress, Run, Snapshot
-from diskqueue.recovery import Recovered, SegmentState
+from diskqueue.recovery import Recovered
+from diskqueue.segment import SegmentState
 from diskqueue.sidecar import NO_FINGERPRINT, Block, Fingerprints, Position, Sidecar, encode_body
 from diskqueue.writer import FsyncTarget, Writer
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from diskqueue import layout
-from diskqueue.recovery import SegmentState
-from diskqueue.segment import Limits, walk
+from diskqueue.segment import RecordLimits, SegmentState, walk
 
 _COPY_BYTES = 1024 * 1024
 _REWRITE_BYTES = 1024 * 1024
@@ -314,7 +313,7 @@ class Writer:
         self._known_starts = [0]
         self._start_gap_bytes = _START_GAP_BYTES
 
-    def rescue_behind(self, position: int, limits: Limits) -> int:
+    def rescue_behind(self, position: int, limits: RecordLimits) -> int:
         """Give up the current segment, which is damaged at `position`.
 
         Records that this process appended behind the damage are copied into the next segment, as
@@ -341,7 +340,7 @@ class Writer:
         self._mark_dirty(successor)
         return successor.end
 
-    def _find_good_start(self, path: str, position: int, limits: Limits) -> int:
+    def _find_good_start(self, path: str, position: int, limits: RecordLimits) -> int:
         """Return the first known start of a record from which the rest of the segment is whole."""
         end = self.segment.end
         for start in [*self._known_starts, end]:

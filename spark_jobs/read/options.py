@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from diskqueue.envelope import HEADER_BYTES
-from diskqueue.segment import Limits
+from diskqueue.segment import RecordLimits
 from spark_jobs.option_values import (
     parse_bool,
     parse_count,
@@ -18,7 +18,7 @@ from spark_jobs.option_values import (
 )
 from spark_jobs.read.columns import ALL_COLUMNS, BAD_COLUMN, MESSAGE_COLUMNS
 
-_DEFAULT_LIMITS = Limits()
+_DEFAULT_LIMITS = RecordLimits()
 # Spark itself adds these.
 _SPARKS_OWN = ("path", "paths")
 
@@ -84,7 +84,7 @@ class ReadOptions:
     node: str | None = None
     split_bytes: int | None = None
     max_rows_per_trigger: int | None = None
-    limits: Limits = _DEFAULT_LIMITS
+    limits: RecordLimits = _DEFAULT_LIMITS
     includes_bad: bool = False
     includes_unsynced: bool = False
     fails_on_data_loss: bool = True
@@ -127,7 +127,9 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         max_rows_per_trigger=(
             None if rows is None else parse_count("maxRowsPerTrigger", rows, maximum=2**63 - 1)
         ),
-        limits=Limits(max_record_bytes=_parse_max_record_bytes(given.get("maxmsgsize", "1m"))),
+        limits=RecordLimits(
+            max_record_bytes=_parse_max_record_bytes(given.get("maxmsgsize", "1m"))
+        ),
         includes_bad=includes_bad,
         includes_unsynced=parse_bool("includeUnsynced", given.get("includeunsynced", "false")),
         fails_on_data_loss=parse_bool("failOnDataLoss", given.get("failondataloss", "true")),

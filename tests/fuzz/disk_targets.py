@@ -26,7 +26,7 @@ FINISHED = b"\xff\xfe--DONE--"
 MAX_RECORD_BYTES = 1000
 MIN_RECORD_BYTES = 26
 MAX_SEGMENTS = 6
-LIMITS = segment.Limits(MIN_RECORD_BYTES, MAX_RECORD_BYTES)
+LIMITS = segment.RecordLimits(MIN_RECORD_BYTES, MAX_RECORD_BYTES)
 NEW_RECORD = b"n" * 40
 # Where files cost no disk.
 MEMORY = Path("/dev/shm")

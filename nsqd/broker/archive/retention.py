@@ -25,8 +25,8 @@ from struct import Struct
 
 from diskqueue import layout
 from diskqueue.errors import CorruptSegmentError
-from diskqueue.recovery import SegmentState, recover
-from diskqueue.segment import Limits, iter_blocks
+from diskqueue.recovery import recover
+from diskqueue.segment import RecordLimits, SegmentState, iter_buffers
 from diskqueue.sync_job import remove_queue
 from diskqueue.writer import FsyncTarget, Writer
 
@@ -140,7 +140,7 @@ class RetainedLog:
         self._name = name
         self._retention = retention
         self._segment_bytes = retention.segment_bytes(max_bytes_per_file)
-        self._limits = Limits(max_record_bytes=max_record_bytes)
+        self._limits = RecordLimits(max_record_bytes=max_record_bytes)
         _ensure_directory(directory)
         found = recover(directory, name, self._limits, logger, None)
         self._read_pos = found.read_pos
@@ -409,7 +409,7 @@ class RetainedLog:
         path, end = self._writer.path_of(segment.state), segment.state.end
         with contextlib.suppress(FileNotFoundError, CorruptSegmentError):
             newest_ns = segment.newest_ns
-            for _, block, starts, _ in iter_blocks(path, self._read_pos, end, self._limits):
+            for _, block, starts, _ in iter_buffers(path, self._read_pos, end, self._limits):
                 segment.record_count += len(starts)
                 (newest_ns,) = _timestamp.unpack_from(block, starts[-1])
             segment.newest_ns = newest_ns

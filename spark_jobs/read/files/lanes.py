@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskqueue.envelope import HEADER_BYTES
-from diskqueue.segment import PREFIX, PREFIX_BYTES, Limits, split_records
+from diskqueue.segment import PREFIX, PREFIX_BYTES, RecordLimits, split_records
 
 Offsets = npt.NDArray[np.int64]
 
@@ -35,7 +35,7 @@ _SAMPLE_COUNT = 16
 _TIMESTAMP_PREFIX_BYTES = 2
 
 
-def find_records(data: bytearray, stop: int, limits: Limits) -> tuple[Offsets, int]:
+def find_records(data: bytearray, stop: int, limits: RecordLimits) -> tuple[Offsets, int]:
     """Find the starts of the whole records from the beginning of `data`, and the end of the last.
 
     Stops at the first record that is cut off by `stop` or whose length is outside the limits, as
@@ -54,7 +54,7 @@ def find_records(data: bytearray, stop: int, limits: Limits) -> tuple[Offsets, i
 class _Lanes:
     """One window: its lanes, how far each got, and which of them are proven."""
 
-    def __init__(self, data: bytearray, stop: int, limits: Limits, lane_bytes: int) -> None:
+    def __init__(self, data: bytearray, stop: int, limits: RecordLimits, lane_bytes: int) -> None:
         self._data = data
         self._stop = stop
         self._limits = limits

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from diskqueue.salvage import find_spans
-from diskqueue.segment import PREFIX, PREFIX_BYTES, Damage, Limits, find_damage
+from diskqueue.segment import PREFIX, PREFIX_BYTES, Damage, RecordLimits, find_damage
 from spark_jobs.read.columns import Constants
 from spark_jobs.read.files.directory import Directory
 from spark_jobs.read.files.lanes import Offsets, find_records
@@ -193,7 +193,7 @@ class _Walk:
     """A walk through the records of one slice."""
 
     def __init__(
-        self, each: SegmentSlice, file: pa.NativeFile, buffer: bytearray, limits: Limits
+        self, each: SegmentSlice, file: pa.NativeFile, buffer: bytearray, limits: RecordLimits
     ) -> None:
         self._slice = each
         self._file = file
@@ -256,7 +256,7 @@ class _Walk:
 
 
 def _salvage(
-    each: SegmentSlice, data: bytes | mmap.mmap, limits: Limits
+    each: SegmentSlice, data: bytes | mmap.mmap, limits: RecordLimits
 ) -> Iterator[Records | Corruption]:
     """Yield the records of a `.bad` file, also those behind damage, and the bytes between them."""
     records: list[bytes] = []

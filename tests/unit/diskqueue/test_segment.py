@@ -22,7 +22,7 @@ def test_cutting_gives_what_was_framed(
 ) -> None:
     data = prefix + b"".join(map(framed, payloads))
     starts, ends = segment.split_records(
-        data, len(prefix), len(data), max_records, segment.Limits()
+        data, len(prefix), len(data), max_records, segment.RecordLimits()
     )
 
     found = [data[start:end] for start, end in zip(starts, ends, strict=True)]
@@ -34,7 +34,7 @@ def test_uniform_records_are_cut_at_any_stop(stop: int, max_records: int) -> Non
     data = records(0, 12)
 
     starts, ends = segment.split_records(
-        data, 0, min(stop, len(data)), max_records, segment.Limits()
+        data, 0, min(stop, len(data)), max_records, segment.RecordLimits()
     )
 
     count = min(stop // RECORD_BYTES, max_records, 12)
@@ -48,7 +48,7 @@ def test_one_other_length_among_equal_ones_is_seen(byte: int) -> None:
     data = bytearray(records(0, 12))
     data[7 * RECORD_BYTES + byte] ^= 1
 
-    starts, _ = segment.split_records(bytes(data), 0, len(data), 12, segment.Limits())
+    starts, _ = segment.split_records(bytes(data), 0, len(data), 12, segment.RecordLimits())
 
     assert starts[:7] == [index * RECORD_BYTES + 4 for index in range(7)]
     assert starts != [index * RECORD_BYTES + 4 for index in range(12)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from diskqueue.recovery import SegmentState
+from diskqueue.segment import SegmentState
 from diskqueue.writer import Writer
 
 NAME = "q"

@@ -289,7 +289,7 @@ def test_segments_of_this_process_are_not_read_to_be_dropped(
     def fail(*_: object) -> None:
         raise AssertionError("the ages and counts are known")
 
-    monkeypatch.setattr(retention_module, "iter_blocks", fail)
+    monkeypatch.setattr(retention_module, "iter_buffers", fail)
     log = open_log(tmp_path, max_bytes=2 * MIN_SEGMENT_BYTES, max_age_s=80.0)
     write(log, range(4 * PER_SEGMENT))
 

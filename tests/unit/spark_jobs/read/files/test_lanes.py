@@ -8,17 +8,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from diskqueue.segment import Limits, split_records
+from diskqueue.segment import RecordLimits, split_records
 from spark_jobs.read.files import lanes
 from spark_jobs.read.files.lanes import find_records
 from tests.spark.data_dirs import TIME_NS, Message, content
 
-LIMITS = Limits()
+LIMITS = RecordLimits()
 # Small enough that lanes are used for the records that Hypothesis makes.
 SMALL = {"_MIN_WINDOW_BYTES": 64, "_MIN_RECORDS": 2, "_RECORDS_PER_LANE": 2, "_SAMPLE_COUNT": 1}
 
 
-def check(data: bytes, stop: int | None = None, limits: Limits = LIMITS) -> int:
+def check(data: bytes, stop: int | None = None, limits: RecordLimits = LIMITS) -> int:
     """Compare small lanes with diskqueue's own walk; return the number of records."""
     stop = len(data) if stop is None else stop
     starts, ends = split_records(data, 0, stop, max(stop, 1), limits)
@@ -91,7 +91,7 @@ def test_any_bytes_give_what_the_plain_walk_gives(data: bytes) -> None:
 def test_records_above_the_limit_end_the_walk(
     records: list[Message], max_record_bytes: int
 ) -> None:
-    check(content(records), limits=Limits(max_record_bytes=max_record_bytes))
+    check(content(records), limits=RecordLimits(max_record_bytes=max_record_bytes))
 
 
 def test_zeros_and_lengths_of_all_ones_are_no_records() -> None:
@@ -116,9 +116,9 @@ def test_mixed_sizes_and_old_timestamps_at_real_sizes(seed: int) -> None:
         time_ns = TIME_NS + number if chance.random() < 0.95 else chance.randrange(2**62)
         records.append(Message(chance.randbytes(size), time_ns, 0, b"%016x" % number))
     data = content(records)
-    starts, ends = split_records(data, 0, len(data), len(data), Limits())
+    starts, ends = split_records(data, 0, len(data), len(data), RecordLimits())
 
-    offsets, end = find_records(bytearray(data), len(data), Limits())
+    offsets, end = find_records(bytearray(data), len(data), RecordLimits())
 
     assert len(data) > 512 * 1024
     assert len(starts) == 6000
@@ -131,7 +131,7 @@ def test_records_of_one_size_at_real_sizes(body_bytes: int) -> None:
     count = 2_000_000 // (body_bytes + 30)
     data = bytearray(content(Message(b"x" * body_bytes, TIME_NS + n) for n in range(count)))
 
-    offsets, end = find_records(data, len(data), Limits())
+    offsets, end = find_records(data, len(data), RecordLimits())
 
     assert offsets.tolist() == list(range(0, len(data), body_bytes + 30))
     assert end == len(data)

@@ -132,7 +132,7 @@ def test_damage_ends_a_segment_where_diskqueue_ends_it(
         damaged[position] = data.draw(st.integers(0, 255))
     del damaged[data.draw(st.integers(0, len(damaged))) :]
     path = write_segment(scratch, "t", 0, bytes(damaged))
-    limits = segment.Limits(max_record_bytes=60)
+    limits = segment.RecordLimits(max_record_bytes=60)
     expected, damage = [], None
     try:
         for offset, payload in segment.iter_records(str(path), limits=limits):
