@@ -10,7 +10,7 @@ import logging
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import NamedTuple, Protocol
+from typing import Protocol, TypeAlias
 
 from nsqd.broker.channel import Channel
 from nsqd.broker.errors import DepthLimitError
@@ -43,12 +43,10 @@ class BoundedTopic(Protocol):
     hand_over: HandOver
 
 
-class _Load(NamedTuple):
-    """The messages in one queue that a publish could not push out."""
-
-    channel: Channel | None  # None for the topic's own queue
-    message_count: int
-    size_bytes: int
+# The messages in one queue that a publish could not push out: the channel, None for the topic's own
+# queue, their number and their bytes. A plain tuple: every publish to a topic with a bound asks for
+# those of all queues, which takes 1.7 µs for one channel, and 2.5 µs with a class of their own.
+_Load: TypeAlias = tuple[Channel | None, int, int]
 
 
 class TopicBounds:
@@ -111,12 +109,12 @@ class TopicBounds:
             return
         count = len(bodies)
         size_bytes = sum(map(len, bodies)) + count * RECORD_OVERHEAD_BYTES
-        for load in self._find_loads():
-            excess = self._find_excess(load.message_count + count, load.size_bytes + size_bytes)
+        for channel, load_count, load_bytes in self._find_loads():
+            excess = self._find_excess(load_count + count, load_bytes + size_bytes)
             if excess:
                 name = f"topic {self._name}"
-                if load.channel is not None:
-                    name = f"channel {self._name}:{load.channel.name}"
+                if channel is not None:
+                    name = f"channel {self._name}:{channel.name}"
                 raise DepthLimitError(f"{name} would hold {excess}", self._count_room(bodies))
         self.trim_soon()
 
@@ -127,7 +125,7 @@ class TopicBounds:
         if not self._drops_oldest:
             own_count = self._queue.depth
             own_bytes = self._queue.waiting_bytes if has_bytes else 0
-        yield _Load(None, own_count, own_bytes)
+        yield None, own_count, own_bytes
         for channel in self._channels.values():
             if channel.is_ephemeral:
                 continue
@@ -137,7 +135,7 @@ class TopicBounds:
             if not self._drops_oldest:
                 count += channel.queue.depth
                 size_bytes += channel.queue.waiting_bytes if has_bytes else 0
-            yield _Load(channel, count, size_bytes)
+            yield channel, count, size_bytes
 
     def _find_excess(self, count: int, size_bytes: int) -> str:
         """Say which bound so many messages in one queue exceed; empty if none."""
@@ -153,11 +151,11 @@ class TopicBounds:
         limits = self.limits
         totals = list(accumulate(len(body) + RECORD_OVERHEAD_BYTES for body in bodies))
         room = len(bodies)
-        for load in self._find_loads():
+        for _, load_count, load_bytes in self._find_loads():
             if limits.max_depth:
-                room = min(room, max(limits.max_depth - load.message_count, 0))
+                room = min(room, max(limits.max_depth - load_count, 0))
             if limits.max_depth_bytes:
-                room = min(room, bisect_right(totals, limits.max_depth_bytes - load.size_bytes))
+                room = min(room, bisect_right(totals, limits.max_depth_bytes - load_bytes))
         return room
 
     # --- too many
