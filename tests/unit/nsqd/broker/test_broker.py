@@ -69,7 +69,7 @@ def test_everything_that_comes_and_goes_is_announced(rig: BrokerRig) -> None:
 
 
 def test_a_deletion_is_announced_when_it_is_done(rig: BrokerRig) -> None:
-    # queues.md quirk 4, improved: what is written then is already right
+    # queues.md quirk 4, improved: the record written then is already right
     rig.channel()
     seen: list[object] = []
     rig.broker.listeners.append(lambda topic, channel: seen.append(rig.broker.records()))

@@ -279,7 +279,7 @@ def test_timeouts_go_on_while_paused() -> None:
 
 
 def test_sampling_drops_the_rest_for_the_whole_channel(monkeypatch: pytest.MonkeyPatch) -> None:
-    # W-105: what is drawn is dropped if it is greater than the rate
+    # W-105: a message is dropped if the number drawn for it is greater than the rate
     draws = iter([0, 10, 11, 99, 5, 50])
     monkeypatch.setattr(random, "randrange", lambda stop: next(draws))
     rig = ChannelRig()
@@ -351,7 +351,7 @@ def test_a_closed_channel_lets_nobody_in() -> None:
 
 
 def test_idle_consumers_cost_nothing_when_messages_come() -> None:
-    # The queue of ready consumers is what makes it so: nobody else is asked.
+    # Only the consumers that stand in the line are asked.
     rig = ChannelRig()
     idle = [rig.client() for _ in range(1000)]
     busy = rig.client(ready=1)

@@ -1,4 +1,4 @@
-"""What becomes of a message that was delivered: FIN, REQ, TOUCH, a timeout, a lost consumer."""
+"""The ends of a delivery: FIN, REQ, TOUCH, a timeout, a lost consumer."""
 
 import pytest
 

@@ -27,7 +27,7 @@ def receive_all(data_path: Path, *, mem_queue_size: int = 0) -> list[tuple[bytes
     """Start again, and return every message with its attempts."""
     rig = ChannelRig(data_path, mem_queue_size=mem_queue_size)
     client = rig.client(ready=100_000, msg_timeout_s=10_000.0)
-    rig.advance(1000)  # what is deferred is due by then
+    rig.advance(1000)  # deferred messages are due by then
     assert rig.channel.depth == 0
     return [(delivery.body, delivery.attempts) for delivery in client.take()]
 
@@ -346,7 +346,7 @@ def test_puts_during_a_read_failure_cause_no_storm_of_retries(
 def test_what_was_taken_before_a_read_failed_is_delivered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The first ten are in memory, what follows can't be read.
+    # The first ten are in memory, those behind them can't be read.
     rig = _with_backlog(tmp_path, 10)
     reader = rig.client(ready=1)
     rig.settle()

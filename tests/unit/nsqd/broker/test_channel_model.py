@@ -34,7 +34,7 @@ class InFlightModel:
 
 @dataclass
 class ClientModel:
-    """A client and what it holds, also after it has left."""
+    """A client and the messages it has in flight, also after it has left."""
 
     client: Client
     msg_timeout_s: float
@@ -96,7 +96,7 @@ class ChannelModel(RuleBasedStateMachine):
         assert len(client.sink.deliveries) == len(self.attempts)
         rig.backend.close()
 
-    # --- what the channel does by itself
+    # --- the channel by itself
 
     def _on_deliver(self, model: ClientModel) -> None:
         self._let_time_pass()
@@ -128,11 +128,11 @@ class ChannelModel(RuleBasedStateMachine):
                 self.waiting.add(message_id)
 
     def _settle(self, seconds: float = 0.0) -> None:
-        """Let the channel do what it has to, longer than it may hold a consumer back."""
+        """Let time pass for the channel, longer than a consumer may linger."""
         self.rig.advance(seconds + LINGER_S * 1.5)
         self._let_time_pass()
 
-    # --- what clients and publishers do
+    # --- clients and publishers
 
     @rule(
         ready=st.sampled_from([0, 1, 2, 5, 30]),
@@ -286,7 +286,7 @@ class ChannelModel(RuleBasedStateMachine):
             for message_id in other.in_flight
         ]
 
-    # --- what must always hold
+    # --- invariants
 
     @invariant()
     def every_message_is_where_the_model_says(self) -> None:

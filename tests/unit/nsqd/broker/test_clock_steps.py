@@ -1,4 +1,4 @@
-"""The wall clock steps by an hour: whatever waits for a time waits by another clock."""
+"""The wall clock steps by an hour: deadlines and due times go by another clock."""
 
 from pathlib import Path
 

@@ -7,7 +7,7 @@ from tests.support.fake_scheduler import FakeScheduler
 
 
 class Rig:
-    """A Deferred, and what was due at which time."""
+    """A Deferred, and the messages that were due, each with the time."""
 
     def __init__(self) -> None:
         self.scheduler = FakeScheduler()

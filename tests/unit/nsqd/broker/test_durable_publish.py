@@ -1,4 +1,4 @@
-"""Publishes on disk: all channels or none, receipts, and topics that hand on what they hold."""
+"""Publishes on disk: all channels or none, receipts, and topics that hand over their messages."""
 
 import errno
 import os
@@ -92,7 +92,7 @@ def test_a_deferred_publish_that_one_channel_refuses_is_in_none(
 
 
 class PromptRig(BrokerRig):
-    """A broker that promises that what it has acknowledged survives a power cut."""
+    """A broker whose acknowledged messages survive a power cut."""
 
     def __init__(self, data_path: Path) -> None:
         super().__init__(data_path, mem_queue_size=0)

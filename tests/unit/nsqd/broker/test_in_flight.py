@@ -14,7 +14,7 @@ MAX_TIMEOUT_S = 150.0
 
 
 class Rig:
-    """An InFlight that is filled as a channel fills it, and what has expired."""
+    """An InFlight that is filled as a channel fills it, and the messages that expired."""
 
     def __init__(self, *, timeout_s: float = TIMEOUT_S) -> None:
         self.scheduler = FakeScheduler()
@@ -266,7 +266,7 @@ def test_order_is_restored_when_nothing_is_in_flight() -> None:
 
 
 class InFlightAgainstAList(RuleBasedStateMachine):
-    """Ids from a small set, so that twins are common; a list of what should be there."""
+    """Ids from a small set, so that twins are common; a list of the messages that should be there."""
 
     def __init__(self) -> None:
         super().__init__()

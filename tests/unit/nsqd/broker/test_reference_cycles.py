@@ -1,4 +1,4 @@
-"""The daemon runs without the cyclic garbage collector, so what is over must go by itself."""
+"""The daemon runs without the cyclic garbage collector, so objects must go when their last user lets go."""
 
 import gc
 import weakref
@@ -98,7 +98,7 @@ def test_a_consumer_of_an_idle_channel_is_gone_when_it_leaves() -> None:
     assert reference() is None
 
 
-def test_a_consumer_that_was_held_is_gone_soon_after_it_leaves() -> None:
+def test_a_consumer_that_lingered_is_gone_soon_after_it_leaves() -> None:
     rig = ChannelRig()
     connection = Connection(rig.channel)
     connection.ready(100)

@@ -1,4 +1,4 @@
-"""What is on a topic's disk is not less safe once a channel has it."""
+"""A message on a topic's disk is not less safe once a channel has it."""
 
 import shutil
 from itertools import pairwise
@@ -55,7 +55,7 @@ def test_an_ephemeral_channel_takes_a_backlog_on_disk_into_memory(rig: BrokerRig
 def test_a_new_channel_is_found_after_a_crash_if_the_topic_holds_its_share(
     rig: BrokerRig, tmp_path: Path
 ) -> None:
-    """Whatever nsqd.dat knows of it by then."""
+    """Even if nsqd.dat does not name it yet."""
     rig.topic().pause()
     rig.channel("c")
 

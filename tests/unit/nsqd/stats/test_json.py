@@ -1,4 +1,4 @@
-"""Clients in the JSON form of /stats: every key, and what is left out when empty (S-6, S-12)."""
+"""Clients in the JSON form of /stats: every key, and those left out when empty (S-6, S-12)."""
 
 import json
 

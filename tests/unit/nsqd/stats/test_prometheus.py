@@ -1,4 +1,4 @@
-"""Metrics of topics and channels: what prometheus-client would have written, and bounded."""
+"""Metrics of topics and channels: the lines of prometheus-client, and bounded."""
 
 from collections.abc import Iterable, Iterator
 

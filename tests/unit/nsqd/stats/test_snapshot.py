@@ -179,7 +179,7 @@ OPERATIONS = st.lists(
 
 
 class Ledger:
-    """One channel with one consumer, and what has been done to it, counted on the outside."""
+    """One channel with one consumer, and the operations on it, counted on the outside."""
 
     def __init__(self) -> None:
         self.scheduler = FakeScheduler()
