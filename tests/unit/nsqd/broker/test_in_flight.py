@@ -266,7 +266,7 @@ def test_order_is_restored_when_nothing_is_in_flight() -> None:
 
 
 class InFlightAgainstAList(RuleBasedStateMachine):
-    """Ids from a small set, so that twins are common; a list of the messages that should be there."""
+    """Ids from a small set, so that twins are common; a list of those that should be there."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The daemon runs without the cyclic garbage collector, so objects must go when their last user lets go."""
+"""The daemon runs without the cyclic garbage collector: objects go with their last reference."""
 
 import gc
 import weakref
