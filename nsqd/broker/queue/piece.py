@@ -85,20 +85,15 @@ class Piece:
         ]
 
     def count_fitting(self, max_count: int, max_bytes: int) -> int:
-        """Return how many messages from the first on make up one delivery, at least one.
+        """Return how many messages from the first on, up to `max_count`, are one delivery.
 
-        The message that reaches `max_bytes` is the last.
+        The message whose body reaches `max_bytes` is the last; there is at least one.
         """
-        count = self.stop - self.start
-        if count > max_count:
-            count = max_count
-        if self.body_bytes <= max_bytes:
-            return count
-        sizes = map(len, self.batch.bodies[self.start : self.start + count])
-        for fitting, total_bytes in enumerate(accumulate(sizes), start=1):
+        bodies = self.batch.bodies[self.start : min(self.stop, self.start + max_count)]
+        for count, total_bytes in enumerate(accumulate(map(len, bodies)), start=1):
             if total_bytes >= max_bytes:
-                return fitting
-        return count
+                return count
+        return len(bodies)
 
     def cut(self, count: int) -> "Piece":
         """Remove the first `count` messages, fewer than all, and return them as another piece."""

@@ -49,6 +49,10 @@ class SyncState(Enum):
     CLOSED = auto()
 
 
+# Python 3.11 calls a function for each `SyncState.IDLE`: 0.3 us, at each append and commit.
+_IDLE, _WAITING = SyncState.IDLE, SyncState.WAITING
+
+
 class SyncFailure(Enum):
     """What the last sync failed to make durable, until a sync has succeeded that includes it."""
 
@@ -137,19 +141,20 @@ class SyncSchedule:
 
     def note_change(self) -> None:
         """Have a change of the queue synced that no receipt can wait for."""
-        if not self._is_resting:
-            return  # a sync that starts covers it, and `_rest` looks for changes
+        state = self._state
+        if state is not _WAITING and state is not _IDLE:
+            return  # a sync that starts covers the change, and `_rest` looks for more
         if self._is_count_reached:
             self._full_at = _AT_ONCE
             self._start_soon()
-        elif self._state is SyncState.IDLE:
+        elif state is _IDLE:
             self._full_at = self._scheduler.time() + self._delay_s
             self._wait()
 
     @property
     def _is_resting(self) -> bool:
         """Whether no sync runs or starts."""
-        return self._state is SyncState.IDLE or self._state is SyncState.WAITING
+        return self._state is _IDLE or self._state is _WAITING
 
     @property
     def _is_count_reached(self) -> bool:
