@@ -21,8 +21,7 @@ from nsqd.api.router import make_before_hook, make_router
 from nsqd.broker import metadata
 from nsqd.broker.broker import Broker
 from nsqd.broker.health import FULL_ERRNOS
-from nsqd.broker.queue.id_floor import IdFloor
-from nsqd.broker.queue.ids import MessageIdFactory
+from nsqd.broker.queue.ids import IdFloor, MessageIdFactory
 from nsqd.config import options as option_checks
 from nsqd.config.flags import OptionsError, version_text
 from nsqd.config.kinds import TLSRequired

@@ -34,7 +34,7 @@ _NO_TIMES: Mapping[bytes, int] = {}
 
 
 class Backend(Protocol):
-    """The disk part of a message queue."""
+    """The disk behind a message queue."""
 
     @property
     def unread_count(self) -> int:
@@ -42,7 +42,7 @@ class Backend(Protocol):
 
     @property
     def unread_bytes(self) -> int:
-        """How large they are on disk."""
+        """How large the unread records are."""
 
     @property
     def outstanding_count(self) -> int:
@@ -52,56 +52,68 @@ class Backend(Protocol):
         """Append records; with `keep`, mark them read at once and return the first one's ordinal.
 
         Raises:
-            OSError: nothing has been appended.
+            OSError: nothing was appended.
         """
 
     def read(self, max_records: int, max_bytes: int) -> Piece | None:
-        """Read the next records, or None if there are none."""
+        """Read the next records, or None if there are none.
+
+        Raises:
+            OSError: the disk can't be read.
+        """
 
     def undo_append(self, lengths: Sequence[int]) -> None:
-        """Take back the last append, of which nobody has been told yet."""
+        """Undo the last append, which has not been acknowledged."""
 
     def commit(self, ordinals: Iterable[int]) -> None:
-        """Forget records for good."""
+        """Forget records whose messages are finished."""
 
     @property
     def due_times(self) -> Mapping[bytes, int]:
-        """When the messages among the unread records are due that are not to be delivered yet."""
+        """The due times of the deferred messages among the unread records."""
 
     def note_due(self, ids: Sequence[bytes], due_ns: int, *, are_unread: bool) -> None:
-        """Remember across a restart when messages are due that are or will be on disk."""
+        """Record across a restart when messages are due that are or will be on disk."""
 
-    def take_due_time(self, message_id: bytes) -> int:
-        """Return when a message that has just been read is due, 0 if it always was."""
+    def pop_due_time(self, message_id: bytes) -> int:
+        """Remove the due time of a message that was just read and return it, 0 without one."""
 
     def replace_due_times(self, due_times: Mapping[bytes, int]) -> None:
-        """Remember these due times, and what has been noted and is not past, before a close.
+        """Record these due times beside the ones recorded before that are not past.
 
         Raises:
-            OSError: they are not all remembered.
+            OSError: not all of them are on disk.
         """
 
     def leave_trace(self) -> None:
         """Leave a file by which a new queue without records is found after a crash."""
 
     def empty(self) -> None:
-        """Forget all records."""
+        """Forget all records.
+
+        Raises:
+            OSError: a file could not be removed.
+        """
 
     def free_room(self) -> None:
         """Have files removed that hold finished records only."""
 
     def stop(self) -> None:
-        """Sync no more by itself: it is going to be closed."""
+        """Start no sync any more: `close` or `delete` follows."""
 
     def close(self) -> None:
-        """Make everything durable and let go of the files; blocks, and may run in any thread.
+        """Make everything durable and close the files; block, in any thread.
 
         Raises:
             OSError: it may not be durable.
         """
 
     def delete(self) -> None:
-        """Remove the files."""
+        """Remove the files.
+
+        Raises:
+            OSError: a file could not be removed.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +128,7 @@ class DiskSettings:
 
 
 class DiskBackend:
-    """A DiskQueue that syncs itself after `sync_every` records or `sync_timeout_s`."""
+    """Records and due times on disk, synced by a schedule of their own."""
 
     def __init__(
         self,
@@ -130,19 +142,19 @@ class DiskBackend:
         files: layout.QueueFiles | None = None,
     ) -> None:
         """Args:
-        on_write: told how each append ended: the daemon's health.
-        on_repeat: told how a sync or a read ended that failed, or had failed before; on_write is,
-            if this is not given.
+        on_write: called with the outcome of each append, for the daemon's health.
         sync_times: gets the duration of each sync in seconds.
+        receipts: notes each append, and makes the receipts that are settled here.
+        on_repeat: called with the outcome of a sync or a read that failed, or succeeded after a
+            failure; without it, on_write is called.
         files: the files of the queue, if the caller has listed the data path.
-        receipts: told of each append; what it hands out is settled here.
         """
         self._queue = DiskQueue(
             settings.data_path,
             name,
             max_bytes_per_file=settings.max_bytes_per_file,
             max_record_bytes=settings.max_msg_size + HEADER_BYTES,
-            # Messages were checked when they were published, under the limit of that day.
+            # A message is checked when it is published, by the --max-msg-size of that run.
             max_append_bytes=MAX_STORED_BYTES,
             holds_messages=True,
             files=files,
@@ -172,7 +184,7 @@ class DiskBackend:
 
     @property
     def queue(self) -> DiskQueue:
-        """The queue itself, for statistics."""
+        """The records, for statistics and for peeking."""
         return self._queue
 
     @property
@@ -182,7 +194,7 @@ class DiskBackend:
 
     @property
     def unread_bytes(self) -> int:
-        """How large they are on disk."""
+        """How large the unread records are."""
         return self._queue.unread_bytes
 
     @property
@@ -192,11 +204,15 @@ class DiskBackend:
 
     @property
     def due_times(self) -> Mapping[bytes, int]:
-        """When the messages among the unread records are due that are not to be delivered yet."""
+        """The due times of the deferred messages among the unread records."""
         return self._due_log.unread
 
     def append(self, data: bytes, lengths: Sequence[int], *, keep: bool) -> int | None:
-        """Append records; with `keep`, mark them read and return the first one's ordinal."""
+        """Append records; with `keep`, mark them read and return the first one's ordinal.
+
+        Raises:
+            OSError: nothing was appended.
+        """
         try:
             self._queue.append(data, lengths)
         except OSError as error:
@@ -209,15 +225,19 @@ class DiskBackend:
         return first
 
     def undo_append(self, lengths: Sequence[int]) -> None:
-        """Take back the last append, of which nobody has been told yet."""
+        """Undo the last append, which has not been acknowledged."""
         self._queue.undo_append(lengths)
 
     def add_receipt(self, receipt: Receipt) -> None:
-        """Settle the receipt when what is written now has been synced."""
+        """Settle the receipt when everything written up to now has been synced."""
         self._schedule.add_receipt(receipt)
 
     def read(self, max_records: int, max_bytes: int) -> Piece | None:
-        """Read the next records, or None if there are none."""
+        """Read the next records, or None if there are none.
+
+        Raises:
+            OSError: the disk can't be read; after some failures in a row the block is skipped.
+        """
         try:
             records = self._queue.read(max_records, max_bytes)
         except OSError as error:
@@ -238,12 +258,12 @@ class DiskBackend:
         return Piece(batch, 0, count, Origin.WRITTEN, ordinals)
 
     def commit(self, ordinals: Iterable[int]) -> None:
-        """Forget records for good."""
+        """Forget records whose messages are finished."""
         self._queue.commit(ordinals)
         self._schedule.note_change()
 
     def note_due(self, ids: Sequence[bytes], due_ns: int, *, are_unread: bool) -> None:
-        """Remember when messages are due; if that fails, a crash brings them early."""
+        """Record when messages are due; if that fails, a crash delivers them early."""
         now_ns = self._scheduler.steady_time_ns()
         step_ns = self._find_step(now_ns)
         try:
@@ -252,17 +272,21 @@ class DiskBackend:
             logger.error("DISKQUEUE(%s): failed to note due times - %s", self._name, error)  # noqa: TRY400 - no traceback
             self._on_write(error)
 
-    def take_due_time(self, message_id: bytes) -> int:
-        """Return when a message that has just been read is due, 0 if it always was."""
-        return self._due_log.take(message_id)
+    def pop_due_time(self, message_id: bytes) -> int:
+        """Remove the due time of a message that was just read and return it, 0 without one."""
+        return self._due_log.pop(message_id)
 
     def replace_due_times(self, due_times: Mapping[bytes, int]) -> None:
-        """Remember these due times, and what has been noted and is not past, before a close."""
+        """Record these due times beside the ones recorded before that are not past.
+
+        Raises:
+            OSError: not all of them are on disk.
+        """
         now_ns = self._scheduler.steady_time_ns()
         self._due_log.replace(due_times, now_ns, self._find_step(now_ns))
 
     def _find_step(self, now_ns: int) -> int:
-        """How far the wall clock has been set ahead since the start."""
+        """Return how far the wall clock has been set ahead since the start."""
         return self._scheduler.wall_time_ns() - now_ns
 
     def leave_trace(self) -> None:
@@ -279,7 +303,11 @@ class DiskBackend:
             self._on_write(error)
 
     def empty(self) -> None:
-        """Forget all records."""
+        """Forget all records.
+
+        Raises:
+            OSError: a file could not be removed.
+        """
         try:
             self._due_log.remove()
         finally:
@@ -297,7 +325,11 @@ class DiskBackend:
             self._schedule.note_change()
 
     def close(self) -> None:
-        """Make everything durable and let go of the files."""
+        """Make everything durable and close the files.
+
+        Raises:
+            OSError: it may not be durable.
+        """
         self.stop()
         try:
             self._due_log.close()
@@ -305,7 +337,11 @@ class DiskBackend:
             self._queue.close()
 
     def delete(self) -> None:
-        """Remove the files."""
+        """Remove the files.
+
+        Raises:
+            OSError: a file could not be removed.
+        """
         self.stop()
         for verb in ("sync", "read"):
             self._report(verb, None)
@@ -318,12 +354,12 @@ class DiskBackend:
                 self._schedule.settle_all()
 
     def stop(self) -> None:
-        """Sync no more by itself."""
+        """Start no sync any more."""
         self._schedule.stop()
 
 
 class NullBackend:
-    """The backend of what is ephemeral: takes everything and has nothing."""
+    """The backend of ephemeral queues: drops every record."""
 
     unread_count = 0
     unread_bytes = 0
@@ -334,41 +370,41 @@ class NullBackend:
         """Drop the records."""
 
     def read(self, max_records: int, max_bytes: int) -> Piece | None:
-        """Return None: nothing is ever there."""
+        """Return None."""
 
     def undo_append(self, lengths: Sequence[int]) -> None:
-        """Nothing has been appended."""
+        """Do nothing."""
 
     def commit(self, ordinals: Iterable[int]) -> None:
-        """Nothing is ever outstanding."""
+        """Do nothing: no record is ever outstanding."""
 
     def note_due(self, ids: Sequence[bytes], due_ns: int, *, are_unread: bool) -> None:
-        """Nothing comes back after a restart."""
+        """Do nothing: no message survives a restart."""
 
-    def take_due_time(self, message_id: bytes) -> int:
-        """Nothing is ever read."""
+    def pop_due_time(self, message_id: bytes) -> int:
+        """Return 0."""
         return 0
 
     def replace_due_times(self, due_times: Mapping[bytes, int]) -> None:
-        """Nothing comes back after a restart."""
+        """Do nothing: no message survives a restart."""
 
     def leave_trace(self) -> None:
-        """Nothing comes back after a restart."""
+        """Do nothing: no message survives a restart."""
 
     def empty(self) -> None:
-        """Nothing is there."""
+        """Do nothing."""
 
     def free_room(self) -> None:
-        """Nothing takes room."""
+        """Do nothing."""
 
     def stop(self) -> None:
-        """Nothing is going on."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
     def delete(self) -> None:
-        """Nothing is on disk."""
+        """Do nothing."""
 
 
 def _report(

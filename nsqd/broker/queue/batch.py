@@ -15,8 +15,8 @@ from typing import TypeAlias
 from diskqueue.envelope import HEADER_BYTES
 from nsqd.broker.queue.ids import SUFFIXES
 
-# A message outside of any batch: id, timestamp_ns, attempts so far, body, ordinal of its record on
-# disk (None if it has none).
+# A message outside of any batch: id, timestamp_ns, attempts so far, body, and the ordinal of its
+# record on disk (None without a record).
 Message: TypeAlias = tuple[bytes, int, int, bytes, int | None]
 
 LENGTH_PREFIX_BYTES = 4
@@ -42,7 +42,7 @@ _record_length = _RecordLengths().__getitem__
 
 
 class Batch:
-    """What one publish made, shared by the topic's channels and never changed."""
+    """The messages of one publish, shared by the topic's channels."""
 
     __slots__ = (
         "_delay_s",
@@ -65,8 +65,8 @@ class Batch:
         due_ns: int = 0,
     ) -> None:
         """Args:
-        delay_s: how long each channel keeps it back after it arrived.
-        due_ns: the steady time when the messages would be due if channels had them at once.
+        delay_s: how long each channel defers the messages after it got them.
+        due_ns: the steady time when they are due if the channels get them at once.
         """
         self.timestamp_ns = timestamp_ns
         self.id_prefix = id_prefix
@@ -78,7 +78,7 @@ class Batch:
         self.due_ns = due_ns
 
     def remaining_s(self, _now_ns: int) -> float:
-        """Return how long to keep the messages back from now on."""
+        """Return how long the messages are to be deferred from now on."""
         return self._delay_s
 
     def ids(self, start: int, stop: int) -> list[bytes]:
@@ -110,10 +110,10 @@ class Batch:
         return self._record_parts(0, len(self.bodies), list(map(len, self.bodies)))
 
     def _record_parts(self, start: int, stop: int, sizes: list[int]) -> list[bytes]:
-        """Put records together from what they share: a third of the time of `encode_records`."""
+        """Return records in parts: they share a head, so it takes a third of `encode_records`."""
         count = stop - start
         common = _pack_head(self.timestamp_ns, 0) + self.id_prefix
-        # Record by record: length and what is common to the batch, the end of the id, the body.
+        # Three parts a record: length, head and prefix of the id; the rest of the id; the body.
         parts = [_record_length(sizes[0]) + common] * (3 * count)
         if sizes.count(sizes[0]) < count:
             parts[::3] = [prefix + common for prefix in map(_record_length, sizes)]
@@ -139,7 +139,7 @@ class Batch:
         )
 
     def messages(self, start: int, stop: int) -> list[Message]:
-        """Return the messages one by one, for the paths that must hold them singly."""
+        """Return the messages one by one, without the records that they may have."""
         return [
             (message_id, self.timestamp_ns, 0, body, None)
             for message_id, body in zip(self.ids(start, stop), self.bodies[start:stop], strict=True)
@@ -177,7 +177,7 @@ class MixedBatch:
         self.due_ns = due_ns
 
     def remaining_s(self, now_ns: int) -> float:
-        """Return how long to keep the messages back from now on."""
+        """Return how long the messages are to be deferred from now on."""
         return max(0.0, (self.due_ns - now_ns) / 1e9)
 
     @classmethod
@@ -251,7 +251,7 @@ def encode_records(
 ) -> tuple[bytes, list[int]]:
     """Put columns together as disk records, back to back.
 
-    | 4: int32 length of what follows | 8: timestamp | 2: attempts | 16: id | n: body |
+    | 4: int32 length of the rest | 8: timestamp | 2: attempts | 16: id | n: body |
     """
     sizes = list(map(len, bodies))
     columns = zip(map(_record_length, sizes), heads, ids, bodies, strict=True)

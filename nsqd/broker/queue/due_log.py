@@ -1,21 +1,21 @@
 """DueLog: when the deferred messages of one disk queue are due, kept across a restart.
 
-Queue files can't say that a message is not to be delivered yet, and the Go daemon, which ignores
-this file, delivers them at once. So does nsqd if the file is lost.
+Queue files can't say that a message is not to be delivered yet. The Go daemon ignores this file and
+delivers deferred messages at once after a restart; so does nsqd if the file is lost.
 
     NAME.diskqueue.due          entries, appended as messages are deferred
     NAME.diskqueue.due.old      older ones, until the last of them is past
 
     | 16: message id | 8: int64 time of writing | 8: int64 due time | 4: CRC-32 of all three |
 
-Times are wall time in ns since 1970. An entry is never taken back. It says only "not before", so it
-is void once its time has come; the last entry of an id counts. A torn or damaged entry is passed
-over. After a clean stop the file has the messages that wait, and little else. If an entry was
-written later than the next one, or than now, the clock has been set back in between, and so are the
-times of all entries before.
+Times are wall time in ns since 1970. An entry is never removed: it says only "not before", so it is
+void once its time has come. The last entry of an id counts; a torn or damaged entry is passed over.
+After a clean stop the file has the messages that wait, and little else. If an entry was written
+later than the next one, or than now, the clock has been set back in between, and the times of all
+entries before are set back as far.
 
-In memory times are those of a clock that nobody sets while nsqd runs. `step_ns` is how far the wall
-clock is ahead of it.
+Times in memory are of the scheduler's steady clock, which does not step while nsqd runs; `step_ns`
+is how far the wall clock is ahead of it.
 """
 
 import contextlib
@@ -34,12 +34,12 @@ _ENTRY = Struct(">16sqqI")
 _CHECKED = Struct(">16sqq")
 # The current file becomes the old one at this size, if the old one is past.
 _ROTATE_BYTES = _ENTRY.size * 32_768
-# Larger files are not read whole: nobody has that many deferred messages.
+# Larger files are not read whole: this is 30 million deferred messages.
 _MAX_BYTES = 1 << 30
 
 
 class DueLog:
-    """Remembers due times; those of messages that have to be read first are in `unread`."""
+    """Due times, on disk for all messages; in memory (`unread`) for those that wait on disk."""
 
     def __init__(
         self, directory: str | os.PathLike[str], name: str, now_ns: int, step_ns: int = 0
@@ -90,13 +90,13 @@ class DueLog:
         are_unread: bool,
         step_ns: int = 0,
     ) -> None:
-        """Remember when messages are due.
+        """Record when messages are due.
 
         Args:
-            are_unread: they are on disk only, so `unread` must tell when they are read.
+            are_unread: they are on disk only; their reader asks `pop` when they are due.
 
         Raises:
-            OSError: a restart will not know.
+            OSError: it is not on disk, and a restart delivers them at once.
         """
         if are_unread:
             for message_id in ids:
@@ -122,8 +122,8 @@ class DueLog:
             self._twin_counts[message_id] += 1
         self.unread[message_id] = due_ns
 
-    def take(self, message_id: bytes) -> int:
-        """Return when a message that has just been read is due, 0 if it always was."""
+    def pop(self, message_id: bytes) -> int:
+        """Remove a message from `unread`, as it was read; return its due time, 0 without one."""
         if self._twin_counts and message_id in self._twin_counts:
             self._twin_counts[message_id] -= 1
             if not self._twin_counts[message_id]:
@@ -132,12 +132,13 @@ class DueLog:
         return self.unread.pop(message_id, 0)
 
     def replace(self, due_times: Mapping[bytes, int], now_ns: int, step_ns: int = 0) -> None:
-        """Remember these, durably, and of the others what is not past; blocks.
+        """Write these due times and the older entries that are not past to a new file; block.
 
-        Others are of messages that have been handed on, but not safely: they come again.
+        The messages of older entries went to another queue and may not be durable there: a restart
+        brings them again.
 
         Raises:
-            OSError: not all of them are remembered.
+            OSError: the new file is not durable.
         """
         noted = [entry for entry in self._read(now_ns + step_ns, step_ns) if entry[1] > now_ns]
         counts = Counter(message_id for message_id, _ in noted)  # twins stay twins
@@ -154,7 +155,7 @@ class DueLog:
             self.remove()
 
     def remove(self) -> None:
-        """Forget everything.
+        """Forget all due times and remove the files.
 
         Raises:
             OSError: a file could not be removed.
@@ -167,7 +168,7 @@ class DueLog:
         _unlink(self._old_path)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file; the next `add` opens it again."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -25,7 +25,7 @@ from nsqd.broker.queue.piece import Origin, Piece
 
 READ_MAX_RECORDS = 1024
 READ_MAX_BYTES = 256 * 1024
-# How much of what is appended to disk stays in memory as well, for a reader that keeps up.
+# How many of the records that are appended to disk stay in memory as well (kept).
 KEEP_MAX_COUNT = 4096
 KEEP_MAX_BYTES = 1024 * 1024
 # How many records on disk may stand behind one that is not finished: its files can't be deleted,
@@ -140,7 +140,7 @@ class MessageQueue:
         """Undo the last `put_aside` of a publish."""
         if not self._capacity:
             for message_id in batch.ids(0, len(batch.bodies)):
-                self._backend.take_due_time(message_id)
+                self._backend.pop_due_time(message_id)
             self._undo_append(batch, 0)
 
     def note_due(self, message_id: bytes, due_ns: int) -> None:
@@ -362,7 +362,7 @@ class MessageQueue:
             return self._backend.append(*batch.records(start, stop), keep=keep)
         except OSError:
             for message_id in ids:
-                self._backend.take_due_time(message_id)
+                self._backend.pop_due_time(message_id)
             raise
 
     def _undo_append(self, batch: AnyBatch, start: int) -> None:
@@ -390,7 +390,7 @@ class MessageQueue:
 
     def _split_by_due_time(self, piece: Piece) -> Iterator[Piece]:
         """Cut up a piece that was read so that the messages of each part are due together."""
-        due_times = map(self._backend.take_due_time, piece.batch.ids(piece.start, piece.stop))
+        due_times = map(self._backend.pop_due_time, piece.batch.ids(piece.start, piece.stop))
         groups = [(due_ns, len(list(group))) for due_ns, group in groupby(due_times)]
         for due_ns, count in groups:
             part = piece.cut(count) if count < piece.count else piece

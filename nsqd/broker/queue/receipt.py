@@ -1,8 +1,8 @@
-"""Receipts: what has to be on disk for good before a publish may be acknowledged.
+"""Receipts: the syncs that a publish waits for before it is acknowledged.
 
-A publish writes to a handful of disk queues, one for each channel. Each syncs by itself, in threads
-and many publishes at a time, so a receipt counts the queues whose sync is still to come. Those who
-wait for it are told once, with the error if a sync failed that covered the publish.
+A publish writes to the disk queue of each channel. Each queue syncs by itself, in a thread and for
+many publishes at a time, so a receipt counts the queues whose sync has not ended yet. Its callback
+is called once, with the error if a sync that covered the publish failed.
 """
 
 from collections.abc import Callable
@@ -21,22 +21,23 @@ class Receipt:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is waited for any more."""
+        """Whether all syncs have ended."""
         return not self._missing_count
 
     def settle(self, error: OSError | None) -> None:
-        """One of the syncs has ended."""
+        """Note that one of the syncs has ended."""
         assert self._missing_count > 0
         self._missing_count -= 1
         self.error = self.error or error
         if not self._missing_count and self._on_done is not None:
-            on_done, self._on_done = self._on_done, None  # it knows us: no cycle may stay
+            # The callback may hold this receipt; drop it, as the garbage collector is off.
+            on_done, self._on_done = self._on_done, None
             on_done(self.error)
 
     def when_done(self, callback: Callable[[OSError | None], object]) -> None:
         """Call once with the first error or None: now, or when the last sync has ended."""
         if self._missing_count:
-            assert self._on_done is None, "somebody waits already"
+            assert self._on_done is None, "one callback only"
             self._on_done = callback
         else:
             callback(self.error)
@@ -48,31 +49,31 @@ class Receipt:
 
 
 class Written(Protocol):
-    """A queue that has been written to and will be synced."""
+    """A disk queue that a publish was written to."""
 
     def add_receipt(self, receipt: Receipt) -> None:
-        """Settle the receipt when what is written now has been synced."""
+        """Settle the receipt when everything written up to now has been synced."""
 
 
 class Receipts:
-    """Finds out which queues a publish writes to, and makes its receipt."""
+    """Notes the disk queues that a publish is written to, and makes its receipt."""
 
     def __init__(self, *, needs_sync: bool) -> None:
         """Args: needs_sync: publishes are acknowledged only when they are durable."""
         self.needs_sync = needs_sync
-        self._written: dict[Written, None] | None = None  # not asked for
+        self._written: dict[Written, None] | None = None  # None outside of begin and make
 
     def begin(self) -> None:
-        """What is written from here on belongs to one receipt."""
+        """Note the queues that are written to from here on, for one receipt."""
         self._written = {}
 
     def note(self, queue: Written) -> None:
-        """A queue has been written to."""
+        """Note that a queue has been written to."""
         if self._written is not None:
             self._written[queue] = None
 
     def make(self) -> Receipt | None:
-        """Return the receipt for what was written since `begin`, None if that is nothing."""
+        """Return the receipt for the writes since `begin`, None if there were none."""
         written, self._written = self._written, None
         if not written:
             return None

@@ -1,4 +1,4 @@
-"""SyncSchedule: when a disk queue is synced, which appends a sync covers, and who is told.
+"""SyncSchedule: when a disk queue is synced, and which appends and receipts a sync covers.
 
 The event loop prepares a sync, a thread runs it, the event loop completes it; one runs at a time. A
 full sync makes the records and the metadata (positions, finished records) durable. It starts
@@ -40,7 +40,7 @@ _NEVER = inf
 
 
 class SyncState(Enum):
-    """What the schedule does at the moment."""
+    """The life of a schedule."""
 
     IDLE = auto()  # everything is durable
     WAITING = auto()  # for the timer of the next full sync
@@ -54,7 +54,7 @@ _IDLE, _WAITING = SyncState.IDLE, SyncState.WAITING
 
 
 class SyncFailure(Enum):
-    """What the last sync failed to make durable, until a sync has succeeded that includes it."""
+    """The part that a failed sync did not make durable, until a later sync has done so."""
 
     NONE = auto()
     RECORDS = auto()
@@ -131,7 +131,7 @@ class SyncSchedule:
 
     @property
     def state(self) -> SyncState:
-        """What the schedule does at the moment."""
+        """Whether a sync runs, starts, or is waited for."""
         return self._state
 
     def note_append(self) -> None:

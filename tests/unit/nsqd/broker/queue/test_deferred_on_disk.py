@@ -169,4 +169,4 @@ def test_the_last_entry_counts_also_for_what_was_noted_twice(tmp_path: Path) -> 
     for due_ns in (NOW_NS + 100, NOW_NS + 100, NOW_NS + 1):
         log.add([ID], due_ns, NOW_NS, are_unread=False)
 
-    assert DueLog(tmp_path, "t:c", NOW_NS + 50).take(ID) == 0
+    assert DueLog(tmp_path, "t:c", NOW_NS + 50).pop(ID) == 0

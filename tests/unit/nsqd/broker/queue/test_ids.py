@@ -1,13 +1,20 @@
+import errno
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nsqd.broker.queue.ids import SUFFIXES, MessageIdFactory
+from nsqd.broker.queue import ids
+from nsqd.broker.queue.ids import SUFFIXES, IdFloor, MessageIdFactory
+from nsqd.runtime.data_path import list_data_path
+from tests.support.fake_scheduler import FakeScheduler
 
 NOW_NS = 1_700_000_000_123_456_789
 TICK_NS = 1 << 20
+START_NS = 1_790_000_000 * 10**9
+HOUR_NS = 3600 * 10**9
 
 
 def ids_of(block: tuple[bytes, int], count: int) -> list[bytes]:
@@ -47,22 +54,22 @@ def test_ids_grow_whatever_the_clock_does(blocks: list[tuple[int, int]]) -> None
     # W-132: also when the clock stands still, steps back, or is overtaken by full blocks
     factory = MessageIdFactory(5)
     now_ns = NOW_NS
-    ids = []
+    found = []
     for count, step_ns in blocks:
         now_ns += step_ns
-        ids += ids_of(factory.reserve(count, now_ns), count)
+        found += ids_of(factory.reserve(count, now_ns), count)
 
-    assert ids == sorted(set(ids))
-    assert all(len(message_id) == 16 for message_id in ids)
+    assert found == sorted(set(found))
+    assert all(len(message_id) == 16 for message_id in found)
 
 
 def test_more_ids_than_a_tick_has_borrow_the_next_tick() -> None:
     factory = MessageIdFactory(0)
-    ids = []
+    found = []
     for _ in range(100):
-        ids += ids_of(factory.reserve(4096, NOW_NS), 4096)
+        found += ids_of(factory.reserve(4096, NOW_NS), 4096)
 
-    assert ids == sorted(set(ids))
+    assert found == sorted(set(found))
 
 
 def test_a_clock_that_steps_far_back_stops_nothing() -> None:
@@ -89,7 +96,83 @@ def test_a_clock_before_nsqs_epoch_gives_valid_ids(now_ns: int) -> None:
     # A machine without a battery wakes up in 1970.
     factory = MessageIdFactory(7)
 
-    ids = [ids_of(factory.reserve(1, now_ns), 1)[0] for _ in range(3)]
+    found = [ids_of(factory.reserve(1, now_ns), 1)[0] for _ in range(3)]
 
-    assert ids == sorted(set(ids))
-    assert all(re.fullmatch(rb"[0-9a-f]{16}", message_id) for message_id in ids)
+    assert found == sorted(set(found))
+    assert all(re.fullmatch(rb"[0-9a-f]{16}", message_id) for message_id in found)
+
+
+class Life:
+    """One run of a daemon on a directory, and the ids that it gives out."""
+
+    def __init__(self, data_path: Path, wall_ns: int) -> None:
+        self.path = data_path / ids.FLOOR_FILE_NAME
+        self.scheduler = FakeScheduler(wall_time_ns=wall_ns)
+        floor_ns = self.path.stat().st_mtime_ns if self.path.exists() else 0
+        self.factory = MessageIdFactory(1, floor_ns=floor_ns)
+        self.floor = IdFloor(data_path, self.factory, self.scheduler)
+        self.floor.start()
+
+    def give_out(self, count: int) -> list[int]:
+        prefix, first = self.factory.reserve(count, self.scheduler.wall_ns)
+        return [int(prefix + SUFFIXES[first + index], 16) for index in range(count)]
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("step_ns", [-HOUR_NS, 0, HOUR_NS])
+def test_no_id_is_given_out_twice_whatever_the_clock_does(
+    tmp_path: Path, step_ns: int, *, is_killed: bool
+) -> None:
+    given: list[int] = []
+    wall_ns = START_NS
+    for _ in range(4):
+        life = Life(tmp_path, wall_ns)
+        for step in (0, step_ns, -step_ns):
+            life.scheduler.wall_ns += step
+            given += life.give_out(4096)
+            life.scheduler.advance(6)
+            given += life.give_out(4096)
+        if not is_killed:
+            life.floor.stop()
+        wall_ns = life.scheduler.wall_ns + step_ns
+
+    assert given == sorted(set(given))
+
+
+def test_an_idle_node_writes_nothing(tmp_path: Path) -> None:
+    life = Life(tmp_path, START_NS)
+
+    life.scheduler.advance(60)
+    life.floor.stop()
+
+    assert list(tmp_path.iterdir()) == []
+    assert life.scheduler.pending_timers == []
+
+
+def test_a_clean_end_is_noted_exactly(tmp_path: Path) -> None:
+    life = Life(tmp_path, START_NS)
+    life.give_out(1)
+    life.scheduler.advance(6)
+    assert list_data_path(tmp_path).newest_change_ns == life.factory.latest_ns + ids.FLOOR_AHEAD_NS
+
+    life.floor.stop()
+
+    assert list_data_path(tmp_path).newest_change_ns == life.factory.latest_ns
+
+
+def test_a_disk_that_refuses_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    life = Life(tmp_path, START_NS)
+    life.give_out(1)
+
+    def refuse(_path: Path, _time_ns: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ids, "date", refuse)
+        life.scheduler.advance(21)
+        assert caplog.text.count("failed to note the last message id") == 1
+    life.scheduler.advance(6)
+
+    assert life.path.exists()

@@ -426,6 +426,17 @@ def test_a_failed_sync_is_reported_and_tried_again_after_the_timeout(rig: Rig) -
     assert rig.state is SyncState.STARTING
 
 
+def test_a_failed_sync_is_logged_with_the_name_of_its_queue(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.append()
+    rig.scheduler.advance(TIMEOUT_S)
+
+    rig.finish(BROKEN)
+
+    assert caplog.messages == ["DISKQUEUE(t:c): failed to sync - [Errno 5] Input/output error"]
+
+
 def test_success_is_reported_only_after_a_failure(rig: Rig) -> None:
     for _ in range(3):
         rig.append()
