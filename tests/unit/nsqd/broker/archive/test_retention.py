@@ -298,6 +298,22 @@ def test_segments_of_this_process_are_not_read_to_be_dropped(
     log.close()
 
 
+def test_earlier_segments_that_stay_are_known_exactly(tmp_path: Path) -> None:
+    log = open_log(tmp_path, max_bytes=3 * MIN_SEGMENT_BYTES)
+    for number in range(2 * PER_SEGMENT):
+        write(log, [number], now_ns=START_NS + number)
+    log.close()
+
+    log = open_log(tmp_path, max_bytes=3 * MIN_SEGMENT_BYTES)
+    write(log, range(2 * PER_SEGMENT, 3 * PER_SEGMENT + 1))
+
+    # The first has gone. Of the rest, the metadata counts only the records that are durable.
+    assert log.oldest_ns == START_NS + PER_SEGMENT
+    metadata = layout.read_metadata(str(tmp_path / "archive"), NAME)
+    assert metadata == layout.Metadata(PER_SEGMENT, 1, 0, 1, MIN_SEGMENT_BYTES)
+    log.close()
+
+
 def test_a_damaged_segment_of_an_earlier_process_is_as_old_as_its_file(tmp_path: Path) -> None:
     log = open_log(tmp_path, max_age_s=80.0)
     write(log, range(4))
