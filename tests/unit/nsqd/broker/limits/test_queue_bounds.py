@@ -78,6 +78,19 @@ class TestTtl:
         again.advance(5)  # a sync, by which the files go, but for one that is small
         assert sum(file.stat().st_size for file in tmp_path.glob("t:c.diskqueue.0*.dat")) < 4096
 
+    @SIZES
+    def test_messages_of_exactly_that_age_are_delivered(
+        self, tmp_path: Path, mem_queue_size: int
+    ) -> None:
+        rig = BrokerRig(tmp_path, mem_queue_size=mem_queue_size, limits=Limits(msg_ttl_s=10))
+        channel = rig.channel()
+        rig.publish(*numbered(5))
+        rig.scheduler.now += 10  # without the timers, which would come first
+        rig.scheduler.wall_ns += 10 * 10**9
+
+        assert rig.client().bodies == numbered(5)
+        assert dropped(channel) == {}
+
     def test_an_expired_topic_shrinks_too(self, tmp_path: Path) -> None:
         rig = BrokerRig(tmp_path, limits=Limits(msg_ttl_s=10))
         rig.publish(*numbered(3))
@@ -326,6 +339,21 @@ class TestAgeClock:
         scheduler.advance(20.0)
 
         assert clock.now_ns() == scheduler.wall_time_ns() - HOUR_NS
+
+
+def test_a_copy_of_the_losses_stays_as_it_is(tmp_path: Path) -> None:
+    rig = BrokerRig(tmp_path, limits=Limits(max_depth=1))
+    losses = rig.topic().losses
+    rig.broker.count_refusal("t")
+    losses.dropped_counts[DropReason.TTL] += 2
+    losses.dead_lettered_count += 3
+
+    copy = losses.copy()
+    rig.broker.count_refusal("t")
+    losses.dropped_counts[DropReason.DEPTH] += 1
+
+    assert (copy.rejected_count, copy.dropped_count, copy.dead_lettered_count) == (1, 2, 3)
+    assert (losses.rejected_count, losses.dropped_count) == (2, 3)
 
 
 def test_reasons_have_names_for_metrics() -> None:

@@ -208,6 +208,18 @@ class TestDropOldest:
         with pytest.raises(DepthLimitError):
             rig.publish(b"5")
 
+    def test_the_bytes_of_deferred_messages_count(self, tmp_path: Path) -> None:
+        rig = BrokerRig(tmp_path, limits=Limits(max_depth_bytes=5 * 31, max_depth_policy=DROP))
+        channel = rig.channel()
+        rig.publish(*numbered(2), delay_s=60)
+        rig.publish(*numbered(3, 2))
+        assert dropped(channel) == {}
+
+        rig.publish(b"5")
+
+        assert (channel.depth, channel.deferred_count, dropped(channel)) == (3, 2, {"depth": 1})
+        assert rig.client().bodies == numbered(3, 3)
+
     def test_a_topic_drops_its_own(self, tmp_path: Path) -> None:
         rig = BrokerRig(tmp_path, limits=Limits(max_depth=3, max_depth_policy=DROP))
         for number in range(5):
