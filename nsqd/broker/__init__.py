@@ -6,5 +6,5 @@ clients, the messages that they have, the messages that are not due.
 queue/: where messages wait; limits/: how many may wait; archive/: history.
 metadata: nsqd.dat; health: of the disk; durations: measured times; peek: a look without taking;
 scheduler: the clock and the loop as the broker sees them; errors: raised here, answered by callers.
-Called by tcp, api, stats, lookup, runtime. Imports diskqueue and the names of nsqd.protocol.
+Called by tcp, api, stats, lookup, runtime. Imports diskqueue, protocol.names and config.limits.
 """

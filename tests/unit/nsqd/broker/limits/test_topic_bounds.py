@@ -131,6 +131,16 @@ class TestReject:
         with pytest.raises(DepthLimitError):
             rig.publish(b"x")
 
+    def test_a_lower_bound_drops_nothing(self, tmp_path: Path) -> None:
+        rig = BrokerRig(tmp_path)
+        channel = rig.channel()
+        rig.publish(*numbered(5))
+
+        rig.broker.limits.set(rig.topic(), LimitOverrides(max_depth=2))
+        rig.settle()
+
+        assert (channel.depth, dropped(channel)) == (5, {})
+
     def test_an_ephemeral_channel_refuses_nothing(self, tmp_path: Path) -> None:
         rig = BrokerRig(tmp_path, limits=Limits(max_depth=2))
         rig.channel("tail#ephemeral")
