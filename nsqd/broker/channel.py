@@ -25,7 +25,7 @@ from itertools import repeat
 from operator import itemgetter
 from typing import cast
 
-from nsqd.broker.consumer import Consumer, Consumers, Locality
+from nsqd.broker.consumer import Consumer, Consumers, Locality, ReadyLine
 from nsqd.broker.deferred import Deferred
 from nsqd.broker.durations import Histogram, LatencyQuantiles
 from nsqd.broker.errors import ClosedError, ConsumerLimitError, NotInFlightError
@@ -34,7 +34,6 @@ from nsqd.broker.limits.queue_bounds import Losses, QueueBounds
 from nsqd.broker.queue.batch import AnyBatch, Message
 from nsqd.broker.queue.message_queue import MessageQueue
 from nsqd.broker.queue.piece import Piece
-from nsqd.broker.ready_line import ReadyLine
 from nsqd.broker.scheduler import Scheduler
 from nsqd.protocol.names import is_ephemeral
 

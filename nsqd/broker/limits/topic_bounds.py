@@ -14,7 +14,6 @@ from typing import Protocol, TypeAlias
 
 from nsqd.broker.channel import Channel
 from nsqd.broker.errors import DepthLimitError
-from nsqd.broker.hand_over import HandOver
 from nsqd.broker.limits.queue_bounds import (
     MAX_MESSAGES_PER_TURN,
     RETRY_S,
@@ -33,6 +32,14 @@ logger = logging.getLogger(__name__)
 MIN_SWEEP_S = 0.01
 
 
+class HandedOver(Protocol):
+    """The hand-over of a topic to its channels, as its bounds see it."""
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether the front of the queue must stay as it is."""
+
+
 class BoundedTopic(Protocol):
     """The parts of a topic that its bounds need."""
 
@@ -40,7 +47,10 @@ class BoundedTopic(Protocol):
     channels: dict[str, Channel]
     losses: Losses
     queue: MessageQueue
-    hand_over: HandOver
+
+    @property
+    def hand_over(self) -> HandedOver:
+        """Which channels have which messages."""
 
 
 # The messages in one queue that a publish could not push out: the channel, None for the topic's own

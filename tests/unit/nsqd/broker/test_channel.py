@@ -5,13 +5,13 @@ import random
 import pytest
 
 from nsqd.broker.channel import MAX_BYTES_PER_WRITE
-from nsqd.broker.consumer import Consumer
-from nsqd.broker.errors import ClosedError, ConsumerLimitError
-from nsqd.broker.ready_line import (
+from nsqd.broker.consumer import (
     LINGER_S,
     MAX_MESSAGES_PER_TURN,
     MAX_MESSAGES_PER_WRITE,
+    Consumer,
 )
+from nsqd.broker.errors import ClosedError, ConsumerLimitError
 from tests.support.channel_rig import ChannelRig
 from tests.support.recording_sink import RecordingSink
 

@@ -2,10 +2,9 @@
 
 import pytest
 
-from nsqd.broker.consumer import NOT_IN_FLIGHT, NOT_OWNER
+from nsqd.broker.consumer import LINGER_S, NOT_IN_FLIGHT, NOT_OWNER
 from nsqd.broker.errors import NotInFlightError
 from nsqd.broker.queue.batch import Message, MixedBatch
-from nsqd.broker.ready_line import LINGER_S
 from tests.support.channel_rig import ChannelRig
 from tests.support.recording_sink import Delivery
 

@@ -14,9 +14,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from nsqd.broker.consumer import NOT_IN_FLIGHT, NOT_OWNER, Locality
+from nsqd.broker.consumer import LINGER_S, NOT_IN_FLIGHT, NOT_OWNER, Locality
 from nsqd.broker.errors import NotInFlightError
-from nsqd.broker.ready_line import LINGER_S
 from tests.support.channel_rig import ChannelRig, Client
 from tests.support.fake_scheduler import FakeScheduler
 

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from nsqd.broker.channel import Channel, ChannelSettings
-from nsqd.broker.hand_over import MAX_MESSAGES_PER_TURN, HandOver
 from nsqd.broker.queue.backend import DiskBackend, NullBackend
 from nsqd.broker.queue.batch import AnyBatch, Batch
 from nsqd.broker.queue.ids import MessageIdFactory
 from nsqd.broker.queue.message_queue import MessageQueue
 from nsqd.broker.queue.receipt import Receipt, Receipts
+from nsqd.broker.topic import MAX_MESSAGES_PER_TURN, HandOver
 from tests.support.channel_rig import disk_settings
 from tests.support.fake_scheduler import FakeScheduler
 

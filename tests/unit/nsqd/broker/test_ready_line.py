@@ -2,15 +2,16 @@
 
 import pytest
 
-from nsqd.broker.consumer import Consumer, Locality
-from nsqd.broker.in_flight import InFlight
-from nsqd.broker.ready_line import (
+from nsqd.broker.consumer import (
     LINGER_MAX_COUNT,
     LINGER_S,
     MAX_MESSAGES_PER_TURN,
     MAX_MESSAGES_PER_WRITE,
+    Consumer,
+    Locality,
     ReadyLine,
 )
+from nsqd.broker.in_flight import InFlight
 from tests.support.channel_rig import ChannelRig
 from tests.support.fake_scheduler import FakeScheduler
 from tests.support.recording_sink import RecordingSink

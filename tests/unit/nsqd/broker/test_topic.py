@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from nsqd.broker.errors import ClosedError, DrainingError
-from nsqd.broker.hand_over import MAX_MESSAGES_PER_TURN
 from nsqd.broker.queue.ids import SEQUENCE_COUNT
-from nsqd.broker.topic import RETRY_S, Topic, TopicState
+from nsqd.broker.topic import MAX_MESSAGES_PER_TURN, RETRY_S, Topic, TopicState
 from tests.support.broker_rig import BrokerRig
 
 
