@@ -102,7 +102,6 @@ class DiskQueue:
         self._directory = os.fspath(directory)
         self._limits = RecordLimits(min_record_bytes, max_record_bytes)
         self._max_append_bytes = max_append_bytes or max_record_bytes
-        self._logger = logger
         self._freed_bytes = max(_MIN_FREED_BYTES, max_bytes_per_file // _FREED_SHARE)
         self._is_open = True
         # Set by an owner that is short of disk: the next sync gives up even a small segment.

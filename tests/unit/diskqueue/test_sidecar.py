@@ -497,6 +497,15 @@ def test_content_survives_its_bytes(blocks: list[Block], numbers: set[int]) -> N
     assert list(file.blocks) == blocks
 
 
+def test_file_without_gaps_and_blocks_is_the_shortest() -> None:
+    whole = sidecar.encode(Position(0, 0), sidecar.encode_body(Position(0, 0), 0, Intervals(), []))
+    assert sidecar.decode(whole).blocks == ()
+
+    for size in range(len(whole)):
+        with pytest.raises(CorruptSidecarError, match=f"only {size} bytes"):
+            sidecar.decode(whole[:size])
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_are_no_sidecar(content: bytes) -> None:
     with pytest.raises(CorruptSidecarError):
