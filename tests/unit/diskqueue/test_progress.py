@@ -65,6 +65,28 @@ def test_one_unfinished_record_holds_a_long_window(tmp_path: Path) -> None:
     assert queue.outstanding_count == 0
 
 
+def test_marks_are_trimmed_and_positions_behind_them_stay(tmp_path: Path) -> None:
+    queue = open_queue(tmp_path)
+    count = 10_000
+    data, lengths = framed(payload(0)) * 1000, [RECORD_BYTES] * 1000
+    for _ in range(count // 1000):
+        queue.append(data, lengths)
+        queue.advance(lengths)
+
+    for first in range(0, 5500, 500):
+        queue.commit(range(first, first + 500))
+
+    assert queue.outstanding_count == 4500
+    queue.sync()
+    assert read_metadata(tmp_path) == (4500, 0, 5500 * RECORD_BYTES, 0, count * RECORD_BYTES)
+    queue.commit(range(5501, count))
+    queue.sync()
+    assert read_metadata(tmp_path)[:3] == (4500, 0, 5500 * RECORD_BYTES)
+    assert len(drain(open_queue(tmp_path))) == 1
+    queue.commit([5500])
+    assert queue.outstanding_count == 0
+
+
 @contextlib.contextmanager
 def counted_lines() -> Iterator[list[int]]:
     """The line numbers that this thread has run inside."""
