@@ -33,7 +33,7 @@ _ALLOWED_STATES: dict[bytes, tuple[ClientState, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What decides about a command by its verb alone."""
+    """The facts that admit or refuse a command by its verb alone."""
 
     state: ClientState = ClientState.INIT
     is_tls_missing: bool = False  # TLS is required, and the client has not begun it

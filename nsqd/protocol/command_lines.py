@@ -1,7 +1,8 @@
 """The lines of the V2 commands: their parameters, checked in nsqd's order.
 
 A line comes here as its words: the verb, then the parameters. Superfluous parameters are ignored,
-as by nsqd. Commands with a body get what their line says; the body is the parser's.
+as by nsqd. Of a command with a body only the line is read
+here; the body is the parser's.
 """
 
 import re

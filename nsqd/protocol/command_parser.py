@@ -2,7 +2,7 @@
 
     NAME [SP parameter]* LF [int32 size, size bytes]
 
-The parser returns values and waits for nobody: its owner feeds bytes and pulls one command after
+The parser returns values and knows no connection: its owner feeds bytes and pulls one command after
 the other, for as long as it likes. Whether a command is allowed at all depends on `admission`, a
 value that the owner replaces between two commands.
 
@@ -45,7 +45,7 @@ MAGIC = b"  V2"
 MAX_LINE_BYTES = 16384  # with its LF; nsqd's read buffer
 # How many commands ahead the parser looks for a run. Bytes that turn out to be no run have been
 # read in vain, so the distance doubles with each run found, and falls back to the minimum when
-# there is none: looking ahead never costs more than a few times what it has found.
+# there is none: looking ahead never costs more than a few times the runs it has found.
 MIN_RUN_COUNT = 8
 MAX_FINISH_RUN = 4096
 MAX_RUN_BYTES = 128 * 1024
@@ -181,7 +181,7 @@ class CommandParser:
         self._parts.append(rest)
         self._part_bytes = len(rest)
         self._needed = incomplete.needed
-        self._waiting = incomplete
+        self._waiting = incomplete.with_traceback(None)  # whose frames hold the chunk
         self._data = b""
         self._position = 0
 
@@ -345,7 +345,7 @@ class CommandParser:
         return self._continue_mpub(self._mpub)
 
     def _continue_mpub(self, mpub: _OpenMpub) -> MultiPublish:
-        """Read messages of an MPUB; its extent is what count and sizes say, not its outer size."""
+        """Read messages of an MPUB; its extent follows from count and sizes, not its outer size."""
         data = self._data
         start = self._position
         max_size = self._limits.max_msg_size

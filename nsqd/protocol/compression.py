@@ -1,4 +1,4 @@
-"""Snappy and deflate as stream codecs: what IDENTIFY may put around a connection.
+"""Snappy and deflate as stream codecs, which IDENTIFY may put around a connection.
 
 A codec belongs to one connection and holds both of its directions. Compressed input is untrusted
 twice over: it may be garbage, which is a `CompressionError`, and it may be a bomb, so that a call
@@ -25,8 +25,8 @@ _CHUNK_HEADER: Final = struct.Struct("<I")  # The type is the low byte, the leng
 _CHUNK_HEADER_BYTES: Final = 4
 _CHECKSUM_BYTES: Final = 4
 _MAX_PLAIN_CHUNK_BYTES: Final = 65_536
-# What 65536 bytes that do not compress can grow to, and their checksum; nsqd refuses more, whatever
-# the chunk is, so no peer makes us buffer more than this for one chunk.
+# The size that 65536 bytes which do not compress can grow to, with their checksum. nsqd refuses
+# larger chunks of every type, so no peer makes nsqd buffer more than this for one chunk.
 _MAX_CHUNK_BYTES: Final = 32 + _MAX_PLAIN_CHUNK_BYTES + _MAX_PLAIN_CHUNK_BYTES // 6 + 4
 
 _COMPRESSED: Final = 0x00
@@ -48,16 +48,16 @@ class SnappyCodec:
 
     def __init__(self) -> None:
         """Start two streams: the first `encode` opens ours, the peer opens the other."""
-        # It cuts the data into chunks, stores plainly what does not shrink by an eighth and puts
-        # the identifier before the first one.
+        # It cuts the data into chunks, stores those plainly that do not shrink by an eighth, and
+        # puts the identifier before the first one.
         self._compressor = snappy.StreamCompressor()
         # It checks the checksums. It is only ever given whole chunks, because it would look through
-        # an incomplete one again with each read, and has no bound on what it returns.
+        # an incomplete one again with each read, and has no bound on the bytes that it returns.
         self._decompressor = snappy.StreamDecompressor()
         self._is_identified = False
         # Chunks that wait: for their missing bytes, or for the caller to have room for them.
         self._input = bytearray()
-        # What did not fit into the last answer; less than one chunk's worth.
+        # Plain bytes that did not fit into the last answer; less than one chunk's worth.
         self._output = b""
 
     def encode(self, data: bytes) -> bytes:
@@ -69,7 +69,7 @@ class SnappyCodec:
         """Return the next plain bytes, at most `max_bytes` of them.
 
         Args:
-            data: what was received; empty to go on with what is pending.
+            data: received bytes; empty to go on with pending ones.
             max_bytes: positive.
 
         Raises:
@@ -187,7 +187,7 @@ class DeflateCodec:
         """Return the next plain bytes, at most `max_bytes` of them.
 
         Args:
-            data: what was received; empty to go on with what is pending.
+            data: received bytes; empty to go on with pending ones.
             max_bytes: positive.
 
         Raises:

@@ -1,10 +1,10 @@
-"""What a client did wrong, as nsqd spells it: error codes, the two client errors, quoting.
+"""The errors of clients, as nsqd spells them: codes, the two exceptions, quoting.
 
     ClientError             answered with an error frame; the connection goes on
     └── FatalClientError    answered with an error frame; then the connection is closed
 
 Texts match nsqd byte for byte because clients compare them. Bytes that came from the client go back
-unchanged, whatever they are: as text they travel with the ``surrogateescape`` error handler.
+unchanged, even if they are no UTF-8: as text they have the ``surrogateescape`` error handler.
 """
 
 import re
@@ -74,7 +74,7 @@ def go_quote(raw: bytes | str) -> str:
     """Quote a name the way Go's ``%q`` does, as nsqd's error texts show names.
 
     Args:
-        raw: what the client sent; a str holds bytes that are no UTF-8 as surrogate escapes.
+        raw: as the client sent it; a str holds bytes that are no UTF-8 as surrogate escapes.
     """
     text = raw.decode("utf-8", "surrogateescape") if isinstance(raw, bytes) else raw
     if _PLAIN.fullmatch(text) is not None:
@@ -87,7 +87,7 @@ def _escape(character: str) -> str:
     escaped = _GO_ESCAPES.get(code_point)
     if escaped is not None:
         return escaped
-    # Go and Python agree on what is printable: all but controls, separators and the unassigned.
+    # Go and Python agree that all is printable but controls, separators and the unassigned.
     if character.isprintable():
         return character
     if 0xDC80 <= code_point <= 0xDCFF:

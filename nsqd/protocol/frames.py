@@ -1,6 +1,6 @@
 """Frames, server to client: responses, errors, messages.
 
-    | 4: int32 size of what follows | 4: int32 frame type | n: data |
+    | 4: int32 size of the rest | 4: int32 frame type | n: data |
 
 The data of a message is its 26-byte header (see diskqueue.envelope) and its body.
 """
@@ -17,7 +17,7 @@ _MAX_CACHED_SIZES = 65536
 
 
 class FrameType(IntEnum):
-    """What a frame carries."""
+    """The kinds of data in a frame."""
 
     RESPONSE = 0
     ERROR = 1

@@ -1,7 +1,7 @@
 """JSON objects as Go's encoding/json reads them into a struct.
 
-Clients in many languages grew up against that: keys match whatever their case, the last duplicate
-wins, null leaves a field alone, numbers must be integers, bytes that are no UTF-8 become U+FFFD.
+Clients in many languages rely on it: the case of keys does not matter, the last duplicate wins,
+ null leaves a field alone, numbers must be integers, bytes that are no UTF-8 become U+FFFD.
 """
 
 import json
@@ -13,8 +13,8 @@ from typing import Any, NoReturn, TypeVar
 # int64 needs 19 digits and a sign. Longer literals are not converted: Python would refuse the
 # longest with an error, and take quadratic time for the others.
 _MAX_INTEGER_CHARACTERS = 20
-# What clients and daemons say of themselves takes a few hundred bytes. Five megabytes of brackets,
-# which max-body-size would let pass, take 0.7 s of the event loop and 100 MB.
+# Clients and daemons describe themselves in a few hundred bytes. Five megabytes of brackets, which
+# max-body-size would let pass, take 0.7 s of the event loop and 100 MB.
 MAX_OBJECT_BYTES = 64 * 1024
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -25,7 +25,7 @@ def decode_fields(body: bytes, readers: Mapping[str, Callable[[object], Any]]) -
     """Return the known fields that are there and not null; null alone is an object without any.
 
     Args:
-        readers: by name of the field, in small letters, what checks and converts its value.
+        readers: the functions that check and convert values, by name of the field in small letters.
 
     Raises:
         ValueError: no JSON object, one of more than MAX_OBJECT_BYTES, or a reader refuses a value.
@@ -50,7 +50,7 @@ def decode_fields(body: bytes, readers: Mapping[str, Callable[[object], Any]]) -
 
 
 def replace_surrogates(text: str) -> str:
-    """Return the text with U+FFFD for what is no character and could not be encoded."""
+    """Return the text with U+FFFD for each surrogate: it is no character, and has no encoding."""
     return _SURROGATES.sub("\ufffd", text)
 
 

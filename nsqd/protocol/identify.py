@@ -1,4 +1,4 @@
-"""IDENTIFY: what a client asks for, checked against what the server allows.
+"""IDENTIFY: the wishes of a client, checked against the limits of the server.
 
 Pure functions from the request's JSON to the connection's settings and the reply.
 """
@@ -26,7 +26,7 @@ MAX_SAMPLE_RATE = 99
 MIN_MSG_TIMEOUT_MS = 1_000
 DEFAULT_DEFLATE_LEVEL = 6
 
-# What a client sends to switch heartbeats or output buffering off.
+# A client sends this to switch heartbeats or output buffering off.
 _OFF: Final = -1
 
 
@@ -54,10 +54,10 @@ class IdentifyLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """What is agreed for one connection.
+    """The agreement for one connection.
 
-    `tls_v1`, `snappy` and `deflate` say what is granted, not what was asked for. They stay true
-    once granted: an upgrade is for the life of the connection, and it is due when the flag is new.
+    `tls_v1`, `snappy` and `deflate` are true if granted, not if asked for. They stay true once
+    granted: an upgrade is for the life of the connection, and it is due when the flag is new.
     """
 
     client_id: str
@@ -124,7 +124,7 @@ def negotiate(
         current: the settings in force; fields that are absent or 0 keep their value.
 
     Raises:
-        FatalClientError: the body cannot be decoded, or asks for what the limits forbid.
+        FatalClientError: the body cannot be decoded, or asks for values that the limits forbid.
     """
     request = _decode(body)
     settings = _apply_values(request, current, limits)
@@ -137,7 +137,7 @@ def negotiate(
 def _apply_values(
     request: _Request, current: ClientSettings, limits: IdentifyLimits
 ) -> ClientSettings:
-    # The order of the checks is nsqd's; the first that fails is what the client reads.
+    # The order of the checks is nsqd's; the client reads the error of the first that fails.
     heartbeat_interval_ms = _choose(
         request.heartbeat_interval,
         (MIN_HEARTBEAT_INTERVAL_MS, limits.max_heartbeat_interval_ms),
@@ -186,14 +186,14 @@ def _apply_values(
 
 
 def _choose(
-    asked: int, bounds: tuple[int, int], current: int, what: str, *, off: int | None = None
+    asked: int, bounds: tuple[int, int], current: int, name: str, *, off: int | None = None
 ) -> int:
     if asked == 0:
         return current
     if asked == _OFF and off is not None:
         return off
     if not bounds[0] <= asked <= bounds[1]:
-        _refuse(f"{what} ({asked}) is invalid")
+        _refuse(f"{name} ({asked}) is invalid")
     return asked
 
 

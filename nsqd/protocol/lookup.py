@@ -24,11 +24,11 @@ MAGIC = b"  V1"
 OK = b"OK"
 
 # The Go nsqlookupd bounds neither; a real line holds two names of 64 bytes, a real body 300 bytes.
-# What is there of them is held in memory, for thousands of peers at a time.
+# The bytes of an incomplete command are kept in memory, for thousands of peers at a time.
 MAX_LINE_BYTES = 16 * 1024
 MAX_IDENTIFY_BYTES = 64 * 1024
 
-# What nsqd allows a reply to take, unless its max-body-size says otherwise.
+# nsqd refuses a longer reply, unless its max-body-size says otherwise.
 MAX_REPLY_BYTES = 5 * 1024 * 1024
 
 _SIZE = struct.Struct(">i")
@@ -46,7 +46,7 @@ _PEER_FIELDS = _LOOKUPD_FIELDS | {"topology_zone": read_string, "topology_region
 
 @dataclass(frozen=True, slots=True)
 class PeerIdentity:
-    """What an nsqd says of itself in IDENTIFY."""
+    """An nsqd, as it describes itself in IDENTIFY."""
 
     broadcast_address: str
     tcp_port: int
@@ -59,7 +59,7 @@ class PeerIdentity:
 
 @dataclass(frozen=True, slots=True)
 class LookupdIdentity:
-    """What an nsqlookupd answers to IDENTIFY; old ones leave something out."""
+    """An nsqlookupd, as it describes itself in its reply to IDENTIFY; old ones omit fields."""
 
     broadcast_address: str = ""
     hostname: str = ""

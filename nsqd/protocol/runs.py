@@ -36,12 +36,15 @@ def split_publishes(data: bytes, position: int, start: bytes, size: int, count: 
 def read_sized(
     data: bytes, position: int, end: int, *, line: bytes, max_count: int, max_size: int
 ) -> tuple[list[bytes], int]:
-    """Read what is whole and right of a series of (line, size, body), and return where it stops.
+    """Read a series of (line, size, body) up to the first that is cut off or wrong.
 
     Args:
         end: no byte from here on is read.
         line: stands before each size; empty for the messages of an MPUB.
         max_size: of a body.
+
+    Returns:
+        The bodies, and the position behind the last one.
     """
     skip = len(line) + SIZE_BYTES
     bodies: list[bytes] = []

@@ -1,1 +1,11 @@
-"""The V2 door: one client, its handlers, its stream and its replies."""
+"""The V2 door: clients over TCP and unix sockets.
+
+connection   one client: its bytes, its commands, its end; handlers: one function for each command
+stream       TLS and compression around a socket
+replies      the answers to a client, in order, though some wait for the disk
+read_gate    the reasons why a client is not read from; deadlines: its timer and its signs of life
+auth         asks the auth servers; client_auth: the rights of one client
+
+The daemon makes a `V2Connection` for each client, stats read them. Imports broker, protocol, http
+(its client) and runtime.
+"""

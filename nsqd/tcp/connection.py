@@ -49,7 +49,7 @@ WRITE_BUFFER_HIGH_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TcpSettings:
-    """What all connections of the TCP server share: options, auth servers, the list of them all."""
+    """Shared by all connections of the TCP server: options, auth servers, the set of them."""
 
     commands: CommandLimits
     identify: IdentifyLimits
@@ -101,7 +101,8 @@ class V2Connection(asyncio.Protocol):
         self.parser = CommandParser(
             server.commands, Admission(is_tls_missing=server.is_tls_required)
         )
-        self.deadlines = Deadlines(asyncio.get_running_loop(), self._on_deadline)
+        self._loop = asyncio.get_running_loop()
+        self.deadlines = Deadlines(self._loop, self._on_deadline)
         self._transport: asyncio.Transport
         self._phase = Phase.OPEN
         self._magic: bytes | None = b""  # the part that has come, None when it is complete
@@ -120,9 +121,8 @@ class V2Connection(asyncio.Protocol):
         """Begin to wait for the magic, unless there are too many connections."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one without saying so
         self.stream = ClientStream(self._transport, self._receive)
-        self.replies = Replies(self.stream.write, self._on_settled)
-        loop = asyncio.get_running_loop()
-        self.gate = ReadGate(self._transport, loop, partial(self.data_received, b""))
+        self.gate = ReadGate(self._transport, self._loop, partial(self.data_received, b""))
+        self.replies = Replies(self.stream.write, self.gate, self._on_settled)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH_BYTES)
         self.remote_ip, self.remote_address = _find_peer(self._transport)
         self.settings = ClientSettings.initial(self.server.identify, self.remote_ip)
@@ -172,13 +172,14 @@ class V2Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Deliver no more messages: the client does not read those it got."""
-        self.deadlines.note_stalled()
+        self.replies.stalled_at = self._loop.time()
         if self.consumer is not None:
             self.consumer.is_writable = False
 
     def resume_writing(self) -> None:
         """Go on: the client reads again."""
-        self.deadlines.note_reading()
+        self.replies.stalled_at = None
+        self.deadlines.heard_at = self._loop.time()
         self.gate.lift(PauseReason.UNREAD)
         if self.consumer is not None and self.channel is not None and self._phase is Phase.OPEN:
             self.consumer.is_writable = True
@@ -190,15 +191,6 @@ class V2Connection(asyncio.Protocol):
         """Send messages."""
         self.stream.write_messages(encode_messages(heads, ids, bodies), bodies)
 
-    def flush(self) -> None:
-        """Send the replies, and read no more from a client that leaves too many unread."""
-        replies = self.replies
-        if replies.flush():
-            if self.deadlines.stalled_at is not None:
-                self.gate.pause(PauseReason.UNREAD)
-            if replies.waiting and replies.is_full:
-                self.gate.pause(PauseReason.DISK)
-
     def _on_settled(self) -> None:
         """Send the replies of publishes that are durable now.
 
@@ -206,8 +198,6 @@ class V2Connection(asyncio.Protocol):
         """
         try:
             failure = self.replies.send_settled()
-            if self.deadlines.stalled_at is not None:
-                self.gate.pause(PauseReason.UNREAD)
             if failure is not None:
                 self._fail(failed_error(*failure))
             else:
@@ -215,7 +205,7 @@ class V2Connection(asyncio.Protocol):
         except Exception as error:  # noqa: BLE001 - any error of one client ends that client only
             self._give_up(error)
         if not self.replies.is_full and self.gate.lift(PauseReason.DISK):
-            self.deadlines.note_heard()
+            self.deadlines.heard_at = self._loop.time()
 
     # --- commands
 
@@ -232,12 +222,12 @@ class V2Connection(asyncio.Protocol):
             self.deadlines.start_heartbeats(self.settings.heartbeat_interval_ms)
         if self._has_shortcut and (publish := self.parser.find_lone_publish(data)) is not None:
             handlers.publish(self, publish)
-            self.flush()
+            self.replies.flush()
         else:
             self.parser.feed(data)
             self._run_commands()
         if not self.parser.is_dragging:  # as in nsqd, a command has the time of two heartbeats
-            self.deadlines.note_heard()
+            self.deadlines.heard_at = self._loop.time()
         if self.server.on_read is not None:
             self.server.on_read()
 
@@ -259,7 +249,7 @@ class V2Connection(asyncio.Protocol):
                 else:
                     self.run(command)
         finally:
-            self.flush()
+            self.replies.flush()
 
     def run(self, command: commands.Command) -> None:
         """Run one command.
@@ -291,7 +281,7 @@ class V2Connection(asyncio.Protocol):
         command, self._parked = self._parked, None
         assert command is not None, "no command is parked"
         self.gate.lift(reason)
-        self.deadlines.note_heard()
+        self.deadlines.heard_at = self._loop.time()
         try:
             run(command)
             self._run_commands()
@@ -316,7 +306,10 @@ class V2Connection(asyncio.Protocol):
 
     def _beat(self) -> None:
         """Send a heartbeat, unless the client has been silent, or deaf, for too long."""
-        match self.deadlines.examine(is_client_heard=self.gate.is_client_heard):
+        vitality = self.deadlines.examine(
+            is_client_heard=self.gate.is_client_heard, stalled_at=self.replies.stalled_at
+        )
+        match vitality:
             case Vitality.ALIVE:
                 self.stream.write(frames.HEARTBEAT)
                 self.deadlines.await_heartbeat()
@@ -368,7 +361,7 @@ class V2Connection(asyncio.Protocol):
         self._go_on_when_replied()
 
     def _go_on_when_replied(self) -> None:
-        """Do what waits for the replies, if there is anything and all of them are sent."""
+        """Run the IDENTIFY or end the connection, whichever waits until all replies are sent."""
         if self.replies.waiting:
             return
         match self._phase:

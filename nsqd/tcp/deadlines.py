@@ -13,7 +13,7 @@ DEADLINE_SLACK_S = 0.05
 
 
 class Due(Enum):
-    """What a connection has to do when its timer fires."""
+    """The task of a connection when its timer fires."""
 
     MAGIC = auto()  # the client has not sent the four bytes of its protocol: abort
     TLS = auto()  # the TLS handshake takes too long: refuse it
@@ -23,7 +23,7 @@ class Due(Enum):
 
 
 class Vitality(Enum):
-    """What a heartbeat finds."""
+    """The condition of a client when a heartbeat is due."""
 
     ALIVE = auto()
     SILENT = auto()  # it sent no command for two heartbeat intervals
@@ -33,7 +33,7 @@ class Vitality(Enum):
 class Deadlines:
     """The timer of one connection, and when its client was last heard."""
 
-    __slots__ = ("_interval_s", "_loop", "_on_due", "_timer", "heard_at", "stalled_at")
+    __slots__ = ("_interval_s", "_loop", "_on_due", "_timer", "heard_at")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_due: Callable[[Due], object]) -> None:
         """Count the client as heard now.
@@ -41,8 +41,7 @@ class Deadlines:
         Args:
             on_due: called when the timer fires, with the reason that it was set for.
         """
-        self.heard_at = loop.time()
-        self.stalled_at: float | None = None  # since when the transport's buffer is too full
+        self.heard_at = loop.time()  # set by the connection, too
         self._loop = loop
         self._on_due: Callable[[Due], object] | None = on_due
         self._interval_s = 0.0
@@ -62,7 +61,7 @@ class Deadlines:
 
     def start_heartbeats(self, interval_ms: int) -> None:
         """Count the client as heard now, and make heartbeats due; 0: none, and no deadline."""
-        self.note_heard()
+        self.heard_at = self._loop.time()
         self._interval_s = interval_ms / 1000
         if interval_ms:
             self.await_heartbeat()
@@ -73,27 +72,15 @@ class Deadlines:
         """Make the next heartbeat due."""
         self.set(Due.HEARTBEAT, self._interval_s)
 
-    def note_heard(self) -> None:
-        """Count the client as heard now."""
-        self.heard_at = self._loop.time()
-
-    def note_stalled(self) -> None:
-        """Note that the client does not read from now on."""
-        self.stalled_at = self._loop.time()
-
-    def note_reading(self) -> None:
-        """Note that the client reads again, which is a sign of life too."""
-        self.stalled_at = None
-        self.note_heard()
-
-    def examine(self, *, is_client_heard: bool) -> Vitality:
+    def examine(self, *, is_client_heard: bool, stalled_at: float | None) -> Vitality:
         """Say how the client is when a heartbeat is due.
 
         Args:
             is_client_heard: it was listened to; otherwise its silence means nothing.
+            stalled_at: since when it does not read, None if it does.
         """
         now = self._loop.time()
-        if self.stalled_at is not None and now - self.stalled_at >= self._interval_s:
+        if stalled_at is not None and now - stalled_at >= self._interval_s:
             return Vitality.DEAF
         limit_s = 2 * self._interval_s - DEADLINE_SLACK_S
         if is_client_heard and now - self.heard_at >= limit_s:

@@ -1,4 +1,4 @@
-"""What each command does: one function for each kind of command, in `HANDLERS`.
+"""Handlers: one function for each kind of command, in `HANDLERS`.
 
 A handler gets the connection and the command, changes the broker through its methods, and adds
 its reply to `client.replies`. It raises `FatalClientError` to end the connection with an error
@@ -167,7 +167,7 @@ def subscribe(client: "V2Connection", command: commands.Subscribe) -> None:
         channel.subscribe(consumer)
     except (ClosedError, ConsumerLimitError, OSError) as error:
         raise failed_error("SUB", error) from error
-    consumer.is_writable = client.deadlines.stalled_at is None
+    consumer.is_writable = client.replies.stalled_at is None
     client.consumer = consumer
     client.channel = channel
     _enter_state(client, ClientState.SUBSCRIBED)
@@ -281,7 +281,7 @@ def identify(client: "V2Connection", command: commands.Identify) -> None:
     interval_ms = client.settings.heartbeat_interval_ms
     client.parser.admission = replace(client.parser.admission, has_heartbeats=bool(interval_ms))
     client.replies.add(encode_frame(FrameType.RESPONSE, reply))
-    client.flush()
+    client.replies.flush()
     client.deadlines.start_heartbeats(interval_ms)
     if client.settings.tls_v1 and not before.tls_v1:
         _start_tls(client)

@@ -1,10 +1,9 @@
 import asyncio
 import gc
-import heapq
 import itertools
 import weakref
-from collections.abc import Callable, Iterator
-from typing import Any, cast
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -22,107 +21,9 @@ from nsqd.http.messages import OK, HttpError, Request, Response, Style
 from nsqd.http.parser import FEED_SLICE_BYTES, HttpLimits, RequestParser
 from nsqd.http.routes import Router
 from nsqd.http.server import log_request
+from tests.support.fake_loop import FakeLoop, FakeTransport
 
 LIMITS = HttpLimits(header_timeout_s=10, body_timeout_s=20, idle_timeout_s=100, write_timeout_s=30)
-
-
-class FakeLoop:
-    """A clock that moves when told to, and the callbacks that are due by then."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self._heap: list[tuple[float, int, asyncio.TimerHandle]] = []
-        self._order = itertools.count()
-
-    def as_loop(self) -> asyncio.AbstractEventLoop:
-        """As much of a loop as a connection needs."""
-        return cast(asyncio.AbstractEventLoop, self)
-
-    def time(self) -> float:
-        return self.now
-
-    def get_debug(self) -> bool:
-        return False
-
-    def call_at(
-        self, when: float, callback: Callable[..., object], *args: Any, context: Any = None
-    ) -> asyncio.TimerHandle:
-        handle = asyncio.TimerHandle(when, callback, args, self.as_loop(), context)
-        heapq.heappush(self._heap, (when, next(self._order), handle))
-        return handle
-
-    def call_soon(
-        self, callback: Callable[..., object], *args: Any, context: Any = None
-    ) -> asyncio.Handle:
-        return self.call_at(self.now, callback, *args, context=context)
-
-    def create_future(self) -> asyncio.Future[Any]:
-        return asyncio.Future(loop=self.as_loop())
-
-    def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
-        return asyncio.Task(coro, loop=self.as_loop(), **options)
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        pass
-
-    def advance(self, seconds: float = 0.0) -> None:
-        end = self.now + seconds
-        while self._heap and self._heap[0][0] <= end:
-            when, _, handle = heapq.heappop(self._heap)
-            if not handle.cancelled():
-                self.now = max(self.now, when)
-                handle._run()  # noqa: SLF001 - what loops do
-        self.now = end
-
-    @property
-    def timer_count(self) -> int:
-        return sum(not handle.cancelled() for _, _, handle in self._heap)
-
-
-class FakeTransport(asyncio.Transport):
-    """Takes what is written, as fast as the test lets it."""
-
-    def __init__(self) -> None:
-        super().__init__({"peername": ("127.0.0.1", 5)})
-        self.written: list[bytes] = []
-        self.buffered_bytes = 0
-        self.is_read = True
-        self.has_eof = False
-        self.is_closed = False
-        self.is_aborted = False
-
-    def write(self, data: Any) -> None:
-        assert not self.has_eof
-        assert not self.is_closed
-        assert data
-        self.written.append(bytes(data))
-
-    def can_write_eof(self) -> bool:
-        return True
-
-    def write_eof(self) -> None:
-        self.has_eof = True
-
-    def pause_reading(self) -> None:
-        assert self.is_read
-        self.is_read = False
-
-    def resume_reading(self) -> None:
-        assert not self.is_read
-        self.is_read = True
-
-    def get_write_buffer_size(self) -> int:
-        return self.buffered_bytes
-
-    def close(self) -> None:
-        self.is_closed = True
-
-    def abort(self) -> None:
-        self.is_aborted = True
-
-    @property
-    def is_open(self) -> bool:
-        return not (self.has_eof or self.is_closed or self.is_aborted)
 
 
 class Client:

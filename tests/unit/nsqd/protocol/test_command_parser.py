@@ -7,11 +7,20 @@ import pytest
 from nsqd.protocol import commands
 from nsqd.protocol.admission import Admission, ClientState
 from nsqd.protocol.command_lines import CommandLimits
-from nsqd.protocol.command_parser import MAX_LINE_BYTES, CommandParser, LineTooLongError
+from nsqd.protocol.command_parser import (
+    MAX_FINISH_RUN,
+    MAX_LINE_BYTES,
+    MAX_RUN_BYTES,
+    CommandParser,
+    LineTooLongError,
+)
 from nsqd.protocol.errors import FatalClientError
 from tests.support.reference_parser import AdmitAll, Event, flatten, pull
 
 LIMITS = CommandLimits(max_msg_size=100, max_body_size=1000, max_rdy_count=2500, max_defer_ms=3600)
+WIDE = CommandLimits(
+    max_msg_size=1 << 20, max_body_size=5 << 20, max_rdy_count=2500, max_defer_ms=3600
+)
 ID = b"0123456789abcdef"
 LONG = b"x" * 65
 
@@ -302,6 +311,46 @@ def test_pipelined_publishes_are_each_answered() -> None:
 
     assert sum(len(run.bodies) for run in runs if isinstance(run, commands.Publish)) == 1000
     assert len(runs) < 50
+
+
+def run_lengths(data: bytes) -> list[int]:
+    parser = CommandParser(WIDE, AdmitAll())
+    parser.feed(data)
+    return [
+        len(run.ids if isinstance(run, commands.Finish) else run.bodies)
+        for run in pull(parser)
+        if isinstance(run, commands.Finish | commands.Publish)
+    ]
+
+
+def test_the_parser_looks_further_ahead_with_every_run_it_finds() -> None:
+    # The first PUB is read by its line.
+    assert run_lengths((b"PUB t\n" + sized(b"abc")) * 100) == [1, 8, 16, 32, 43]
+    assert run_lengths((b"FIN " + ID + b"\n") * 100) == [8, 16, 32, 44]
+
+
+def test_what_is_no_run_brings_the_look_ahead_back_to_its_minimum() -> None:
+    same, other = (b"PUB t\n" + sized(body) for body in (b"abc", b"abcd"))
+    mixed = (same + other) * 2 + b"NOP\n"  # four PUBs that are read one by one
+    finish = b"FIN " + ID + b"\n"
+    rows = finish * 2 + b"RDY 0000000000000001\n"  # rows of 21 bytes, of which one is no FIN
+
+    assert run_lengths(same * 57 + mixed + same * 30) == [1, 8, 16, 32, 4, 8, 16, 6]
+    assert run_lengths(finish * 56 + rows + finish * 30) == [8, 16, 32, 1, 1, 8, 16, 6]
+
+
+def test_a_run_of_publishes_is_bounded_in_bytes() -> None:
+    body = bytes(MAX_RUN_BYTES // 10)
+    data = (b"PUB t\n" + sized(body)) * 30
+
+    assert run_lengths(data) == [1, 8, 9, 9, 3]
+
+
+def test_a_run_of_finishes_is_bounded() -> None:
+    lengths = run_lengths((b"FIN " + ID + b"\n") * 20_000)
+
+    assert max(lengths) == MAX_FINISH_RUN == 4096
+    assert sum(lengths) == 20_000
 
 
 def test_a_run_of_fins_is_few_commands() -> None:
