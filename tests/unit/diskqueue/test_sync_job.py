@@ -225,6 +225,15 @@ def test_nothing_is_written_while_idle(tmp_path: Path, calls: list[str]) -> None
     assert calls == []
 
 
+def test_queue_recovered_without_metadata_gets_some(tmp_path: Path) -> None:
+    write_segment(tmp_path, 0, records(0, 2))
+    queue = open_queue(tmp_path)
+
+    queue.sync()
+
+    assert read_metadata(tmp_path) == (2, 0, 0, 1, 0)
+
+
 def test_commit_behind_an_unfinished_record_leaves_the_metadata(
     tmp_path: Path, calls: list[str]
 ) -> None:
