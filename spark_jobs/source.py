@@ -44,13 +44,8 @@ from spark_jobs.read.files.corruption import CORRUPTION_SCHEMA
 from spark_jobs.read.options import Table, parse_read_options
 from spark_jobs.read.reader import FilteringNsqReader, NsqReader, ignore_closed_pipes
 from spark_jobs.read.stream import NsqStreamReader
-from spark_jobs.write.sink import (
-    NsqStreamWriter,
-    NsqWriter,
-    SinkOptions,
-    check_sink_schema,
-    parse_sink_options,
-)
+from spark_jobs.write.options import SinkOptions, parse_sink_options
+from spark_jobs.write.sink import NsqStreamWriter, NsqWriter, check_sink_schema
 
 FORMAT = "nsq"
 PUSHDOWN_SETTING = "spark.sql.python.filterPushdown.enabled"

@@ -34,79 +34,35 @@ from spark_jobs.session import JobError, open_session
 
 _FIELD_ROWS = 10_000
 _SUMMARY_ROWS = 20
-_TIME = pa.timestamp("us", tz="UTC")
-_KEY = [("topic", pa.string()), ("channel", pa.string())]
 _TOP = pa.list_(pa.struct([("value", pa.string()), ("count", pa.int64())]))
-# Written out, since an empty table shows no types.
+# The tables and their columns; a column means the same in each of them.
+_TABLES = {
+    "queues": (
+        "topic channel nodes messages bytes oldest newest rate_per_minute"
+        " size_p50 size_p90 size_p99 size_max attempts_max retried duplicates"
+    ),
+    "over_time": "topic channel moment messages",
+    "attempts": "topic channel attempts messages",
+    "sizes": "topic channel size_power_of_two messages",
+    "poison": "node topic channel segment offset timestamp attempts id size body",
+    "duplicates": "node topic channel id copies attempts",
+    "bodies": "topic type count",
+    "fields": "topic path types present nulls null_share cardinality top",
+    "corrupt_records": "node topic channel segment offset bytes kind reason path",
+}
+# Written out, since an empty table shows no types. All other columns are whole numbers.
+_TYPES = {
+    **dict.fromkeys(
+        ("node", "topic", "channel", "id", "body", "type", "path", "kind", "reason"), pa.string()
+    ),
+    **dict.fromkeys(("oldest", "newest", "moment", "timestamp"), pa.timestamp("us", tz="UTC")),
+    **dict.fromkeys(("rate_per_minute", "null_share"), pa.float64()),
+    "types": pa.list_(pa.string()),
+    "top": _TOP,
+}
 TABLE_SCHEMAS = {
-    "queues": pa.schema(
-        [
-            *_KEY,
-            ("nodes", pa.int64()),
-            ("messages", pa.int64()),
-            ("bytes", pa.int64()),
-            ("oldest", _TIME),
-            ("newest", _TIME),
-            ("rate_per_minute", pa.float64()),
-            ("size_p50", pa.int64()),
-            ("size_p90", pa.int64()),
-            ("size_p99", pa.int64()),
-            ("size_max", pa.int64()),
-            ("attempts_max", pa.int64()),
-            ("retried", pa.int64()),
-            ("duplicates", pa.int64()),
-        ]
-    ),
-    "over_time": pa.schema([*_KEY, ("moment", _TIME), ("messages", pa.int64())]),
-    "attempts": pa.schema([*_KEY, ("attempts", pa.int64()), ("messages", pa.int64())]),
-    "sizes": pa.schema([*_KEY, ("size_power_of_two", pa.int64()), ("messages", pa.int64())]),
-    "poison": pa.schema(
-        [
-            ("node", pa.string()),
-            *_KEY,
-            ("segment", pa.int64()),
-            ("offset", pa.int64()),
-            ("timestamp", _TIME),
-            ("attempts", pa.int64()),
-            ("id", pa.string()),
-            ("size", pa.int64()),
-            ("body", pa.string()),
-        ]
-    ),
-    "duplicates": pa.schema(
-        [
-            ("node", pa.string()),
-            *_KEY,
-            ("id", pa.string()),
-            ("copies", pa.int64()),
-            ("attempts", pa.int64()),
-        ]
-    ),
-    "bodies": pa.schema([("topic", pa.string()), ("type", pa.string()), ("count", pa.int64())]),
-    "fields": pa.schema(
-        [
-            ("topic", pa.string()),
-            ("path", pa.string()),
-            ("types", pa.list_(pa.string())),
-            ("present", pa.int64()),
-            ("nulls", pa.int64()),
-            ("null_share", pa.float64()),
-            ("cardinality", pa.int64()),
-            ("top", _TOP),
-        ]
-    ),
-    "corrupt_records": pa.schema(
-        [
-            ("node", pa.string()),
-            *_KEY,
-            ("segment", pa.int64()),
-            ("offset", pa.int64()),
-            ("bytes", pa.int64()),
-            ("kind", pa.string()),
-            ("reason", pa.string()),
-            ("path", pa.string()),
-        ]
-    ),
+    table: pa.schema([(name, _TYPES.get(name, pa.int64())) for name in names.split()])
+    for table, names in _TABLES.items()
 }
 
 

@@ -1,6 +1,7 @@
 """Rows as messages of a running nsqd.
 
 publisher.py  commands of NSQ's protocol V2, and a connection that sends them; knows no Spark
-sink.py       the sink of format nsq: options, and a DataFrame's rows as commands
+options.py    the options of a write
+sink.py       the sink of format nsq: a DataFrame's rows as commands
 Called by source.py and jobs/replay.py. May import option_values.
 """

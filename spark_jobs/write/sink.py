@@ -51,56 +51,21 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from spark_jobs.option_values import parse_bool, parse_count, parse_size, refuse_unknown
+from spark_jobs.write.options import SinkOptions
 from spark_jobs.write.publisher import (
     Command,
     Publisher,
     PublishError,
-    PublisherSettings,
-    TlsSettings,
     check_topic,
     encode_dpub,
     encode_mpub,
     find_addresses,
 )
 
-SINK_OPTIONS = (
-    "addresses",
-    "lookupd",
-    "topic",
-    "batchSize",
-    "batchBytes",
-    "window",
-    "retries",
-    "timeout",
-    "maxRate",
-    "tls",
-    "tlsCa",
-    "tlsCert",
-    "tlsKey",
-    "tlsInsecure",
-    "authSecret",
-    "summaryPath",
-)
-# Spark itself adds these to the options of a stream.
-_SPARKS_OWN = ("path", "checkpointlocation", "queryname")
-_DEFAULT_PORT = 4150
 _PREFIX_BYTES = 4
 _MAX_DEFER_MS = 2**31 - 1
 
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class SinkOptions:
-    """The options of a write, parsed."""
-
-    publisher: PublisherSettings
-    topic: str | None
-    batch_count: int
-    batch_bytes: int
-    max_rate: int | None
-    summary_path: str | None
 
 
 @dataclass(frozen=True)
@@ -126,61 +91,6 @@ def publish(frame: DataFrame, **options: str) -> Published:
         ).save()
         summary = json.loads(path.read_text())
     return Published(summary["messages"], summary["resent"], summary["topics"])
-
-
-def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
-    """Parse the options of a write.
-
-    Raises:
-        ValueError: an option is unknown, missing or has no valid value.
-    """
-    given = {name.lower(): value for name, value in options.items()}
-    refuse_unknown(given, SINK_OPTIONS, _SPARKS_OWN)
-    addresses = _split(given.get("addresses", ""))
-    lookupd = _split(given.get("lookupd", ""))
-    if bool(addresses) == bool(lookupd):
-        raise ValueError("the sink needs either addresses (of nsqd) or lookupd (of nsqlookupd)")
-    publisher = PublisherSettings(
-        addresses=tuple(map(_parse_address, addresses)),
-        lookupd=lookupd,
-        tls=_parse_tls(given),
-        auth_secret=given.get("authsecret"),
-        window_count=parse_count("window", given.get("window", "4"), maximum=1000),
-        retry_count=parse_count("retries", given.get("retries", "5"), minimum=0, maximum=1000),
-        timeout_s=float(parse_count("timeout", given.get("timeout", "30"), maximum=86400)),
-    )
-    return SinkOptions(
-        publisher=publisher,
-        topic=given.get("topic"),
-        batch_count=parse_count("batchSize", given.get("batchsize", "1000"), maximum=1_000_000),
-        batch_bytes=parse_size("batchBytes", given.get("batchbytes", "1m")),
-        max_rate=parse_count("maxRate", given["maxrate"]) if "maxrate" in given else None,
-        summary_path=given.get("summarypath"),
-    )
-
-
-def _split(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _parse_address(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon:
-        return text, _DEFAULT_PORT
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError(f"option addresses has host:port, not {text!r}")
-    return host.strip("[]"), int(port)
-
-
-def _parse_tls(given: Mapping[str, str]) -> TlsSettings | None:
-    if not parse_bool("tls", given.get("tls", "false")):
-        return None
-    return TlsSettings(
-        ca_file=given.get("tlsca"),
-        cert_file=given.get("tlscert"),
-        key_file=given.get("tlskey"),
-        verifies=not parse_bool("tlsInsecure", given.get("tlsinsecure", "false")),
-    )
 
 
 def check_sink_schema(schema: StructType, options: SinkOptions) -> None:

@@ -1,4 +1,7 @@
-"""Jobs on a standalone cluster of a master and two workers, their code shipped with --py-files."""
+"""A job on a standalone cluster of a master and two workers, its code shipped with --py-files.
+
+`tests/unit/spark_jobs/test_bundle.py` renders a report out of the same zip.
+"""
 
 import contextlib
 import json
@@ -16,7 +19,7 @@ import pyspark
 import pytest
 
 from spark_jobs.__main__ import main
-from tests.spark.data_dirs import Message, Row, messages, read_plainly, write_queue
+from tests.spark.data_dirs import Row, messages, read_plainly, write_queue
 
 SPARK_HOME = Path(pyspark.__file__).parent
 REPOSITORY = Path(__file__).parents[2]
@@ -81,26 +84,13 @@ class ClusterProcess:
         self._process.wait(20)
 
 
-@pytest.fixture(scope="module")
-def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory where the cluster keeps its logs and the code that jobs ship."""
-    return tmp_path_factory.mktemp("cluster")
-
-
-@pytest.fixture(scope="module")
-def bundle(scratch: Path) -> Path:
-    path = scratch / "nsqd_spark.zip"
-    assert main(["bundle", str(path)]) == 0
-    return path
-
-
-@pytest.fixture(scope="module")
-def master_url(scratch: Path) -> Iterator[str]:
+@pytest.fixture
+def master_url(tmp_path: Path) -> Iterator[str]:
     """A running cluster with one core on each of two workers."""
     processes = []
     try:
         master = ClusterProcess(
-            scratch,
+            tmp_path,
             "master",
             "org.apache.spark.deploy.master.Master",
             *("--host", "127.0.0.1", "--port", "0", "--webui-port", "0"),
@@ -109,11 +99,11 @@ def master_url(scratch: Path) -> Iterator[str]:
         url = master.wait_for(_MASTER_URL.pattern)
         workers = [
             ClusterProcess(
-                scratch,
+                tmp_path,
                 f"worker{number}",
                 "org.apache.spark.deploy.worker.Worker",
                 *("--host", "127.0.0.1", "--webui-port", "0", "--cores", "1", "--memory", "700m"),
-                *("--work-dir", str(scratch / f"work{number}"), url),
+                *("--work-dir", str(tmp_path / f"work{number}"), url),
             )
             for number in (1, 2)
         ]
@@ -126,71 +116,46 @@ def master_url(scratch: Path) -> Iterator[str]:
             process.end()
 
 
-def submit(master_url: str, scratch: Path, bundle: Path, job: str, *arguments: str) -> str:
-    """Run a job with spark-submit; return its output."""
+def test_a_job_on_a_cluster_gives_what_a_plain_read_gives(master_url: str, tmp_path: Path) -> None:
+    data, output, bundle = tmp_path / "node1", tmp_path / "result", tmp_path / "nsqd_spark.zip"
+    for number in range(130):  # enough for a partition on each worker
+        parts = [messages(number * 100, 5), messages(number * 100 + 5, 4)]
+        write_queue(data, f"topic{number:03d}", parts, read=(0, 50 * (number % 5)))
+    assert main(["bundle", str(bundle)]) == 0
+    query = (
+        "SELECT topic, channel, segment, offset, timestamp_ns, attempts, id, text"
+        " FROM messages WHERE node = 'node1'"
+    )
+
     done = subprocess.run(
         [
             str(SPARK_HOME / "bin" / "spark-submit"),
             *("--master", master_url, "--driver-memory", "512m", "--executor-memory", "512m"),
             *("--conf", "spark.ui.enabled=false", "--conf", "spark.driver.host=127.0.0.1"),
             *("--conf", "spark.sql.shuffle.partitions=2", "--py-files", str(bundle)),
-            str(REPOSITORY / "spark_jobs" / "jobs" / job),
-            *arguments,
+            str(REPOSITORY / "spark_jobs" / "jobs" / "sql.py"),
+            *(str(data), query, "--format", "json", "--output", str(output)),
         ],
-        cwd=scratch,
-        env=environment(scratch),
+        cwd=tmp_path,
+        env=environment(tmp_path),
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
         check=False,
     )
+
     assert done.returncode == 0, done.stderr[-5000:]
-    # spark-submit merges Python's stderr into its stdout.
-    return done.stdout
-
-
-def test_a_job_on_a_cluster_gives_what_a_plain_read_gives(
-    master_url: str, scratch: Path, bundle: Path, tmp_path: Path
-) -> None:
-    data, output = tmp_path / "node1", tmp_path / "result"
-    for number in range(130):  # enough for a partition on each worker
-        parts = [messages(number * 100, 5), messages(number * 100 + 5, 4)]
-        write_queue(data, f"topic{number:03d}", parts, read=(0, 50 * (number % 5)))
-    query = (
-        "SELECT topic, channel, segment, offset, timestamp_ns, attempts, id, text"
-        " FROM messages WHERE node = 'node1'"
-    )
-
-    printed = submit(
-        *(master_url, scratch, bundle, "sql.py"),
-        *(str(data), query, "--format", "json", "--output", str(output)),
-    )
-
     lines = [line for part in output.glob("part-*") for line in part.read_text().splitlines()]
     found = sorted(map(_row, map(json.loads, lines)), key=_place)
     expected = sorted(read_plainly(data), key=_place)
     assert found == expected
-    steps = [line for line in printed.splitlines() if " s] " in line]
+    # spark-submit merges Python's stderr into its stdout.
+    steps = [line for line in done.stdout.splitlines() if " s] " in line]
     assert steps[-1].endswith(f"{len(expected):,} rows written to {output}"), steps
     # Both executors were there, and each has a directory with the shipped code.
-    executors = [path for path in scratch.glob("work*/app-*/*") if path.is_dir()]
+    executors = [path for path in tmp_path.glob("work*/app-*/*") if path.is_dir()]
     assert len(executors) == 2
     assert all((path / bundle.name).exists() for path in executors)
-
-
-def test_a_report_on_a_cluster_finds_its_templates_and_ships_its_functions(
-    master_url: str, scratch: Path, bundle: Path, tmp_path: Path
-) -> None:
-    data, output = tmp_path / "node1", tmp_path / "report"
-    bodies = [b'{"user": "ada"}', b'{"user": null}', b"no JSON"]
-    write_queue(data, "orders", [[Message(body) for body in bodies]])
-
-    submit(master_url, scratch, bundle, "report.py", str(data), "--output", str(output))
-
-    report = json.loads((output / "report.json").read_text())
-    [field] = report["fields"]
-    assert (field["path"], field["present"], field["nulls"]) == ("user", 2, 1)
-    assert "<b>orders</b>" in (output / "report.html").read_text()
 
 
 def _row(values: dict[str, Any]) -> Row:

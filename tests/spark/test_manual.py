@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from spark_jobs.__main__ import main
 from spark_jobs.read.columns import ALL_COLUMNS
 from spark_jobs.read.options import READ_OPTIONS
-from spark_jobs.write.sink import SINK_OPTIONS
+from spark_jobs.write.options import SINK_OPTIONS
 from tests.spark.data_dirs import Message, content, messages, write_queue, write_segment
 from tests.support.daemon_process import DaemonProcess
 

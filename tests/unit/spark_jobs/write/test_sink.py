@@ -1,4 +1,4 @@
-"""Rows become commands: framed right, cut at the limits, in order; options are checked."""
+"""Rows become commands: framed right, cut at the limits, in order."""
 
 import struct
 import time
@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 
 from spark_jobs.write import sink
+from spark_jobs.write.options import parse_sink_options
 from spark_jobs.write.publisher import Command, PublishError, encode_mpub
 from spark_jobs.write.sink import (
     Published,
     check_sink_schema,
     commands_of,
     frame_bodies,
-    parse_sink_options,
     publish_batches,
 )
 
@@ -94,29 +94,6 @@ def test_rows_are_sorted_by_topic_and_delay() -> None:
     ]
 
 
-def test_addresses_have_a_default_port() -> None:
-    parsed = parse_sink_options({"addresses": "a:1, b , [::1]:9"})
-
-    assert parsed.publisher.addresses == (("a", 1), ("b", 4150), ("::1", 9))
-
-
-@pytest.mark.parametrize(
-    ("given_options", "text"),
-    [
-        ({"addresses": "a", "lookupd": "b"}, "either addresses"),
-        ({"addresses": "a:99999"}, "host:port"),
-        ({"addresses": "a", "batchBytes": "x"}, "batchBytes is a size"),
-        ({"addresses": "a", "maxRate": "-1"}, "maxRate is a number"),
-        ({"addresses": "a", "tls": "maybe"}, "tls is true or false"),
-    ],
-)
-def test_a_wrong_option_is_refused_with_its_reason(
-    given_options: dict[str, str], text: str
-) -> None:
-    with pytest.raises(ValueError, match=text):
-        parse_sink_options(given_options)
-
-
 @pytest.mark.parametrize(
     ("columns", "topic", "text"),
     [
@@ -153,10 +130,6 @@ def test_a_row_that_cannot_be_published_is_refused(
 ) -> None:
     with pytest.raises(PublishError, match=text):
         list(commands_of(pa.record_batch(columns), parse_sink_options(options())))
-
-
-def test_sparks_own_options_are_ignored() -> None:
-    parse_sink_options(options(path="x", checkpointLocation="y", queryName="z"))
 
 
 class RecordingPublisher:
