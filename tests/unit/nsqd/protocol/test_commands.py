@@ -1,0 +1,24 @@
+"""Commands in the log."""
+
+import pytest
+
+from nsqd.protocol import commands
+from nsqd.protocol.commands import Command, describe
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        (commands.Publish("t", [b"secret", b"secret"]), "PUB t count=2"),
+        (commands.MultiPublish("t", [b"secret"]), "MPUB t count=1"),
+        (commands.DeferredPublish("t", 5, b"secret"), "DPUB t 5"),
+        (commands.Finish([b"0123456789abcdef", b"\xff" * 2]), "FIN 0123456789abcdef \ufffd\ufffd"),
+        (commands.Identify(b"secret"), "Identify"),
+        (commands.Auth(b"secret"), "Auth"),
+        (commands.Subscribe("t", "c"), "Subscribe(topic='t', channel='c')"),
+        (commands.Ready(5), "Ready(count=5)"),
+        (commands.StartClose(), "StartClose()"),
+    ],
+)
+def test_a_command_is_described_without_bodies_and_secrets(command: Command, text: str) -> None:
+    assert describe(command) == text
