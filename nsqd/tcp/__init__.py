@@ -4,7 +4,7 @@ connection   one client: its bytes, its commands, its end; handlers: one functio
 stream       TLS and compression around a socket
 replies      the answers to a client, in order, though some wait for the disk
 read_gate    the reasons why a client is not read from; deadlines: its timer and its signs of life
-auth         asks the auth servers; client_auth: the rights of one client
+auth         the auth servers and the rights of one client; auth_patterns: names that they allow
 
 The daemon makes a `V2Connection` for each client, stats read them. Imports broker, protocol, http
 (its client) and runtime.

@@ -30,8 +30,7 @@ from nsqd.protocol.frames import FrameType, encode_frame, encode_messages
 from nsqd.protocol.identify import ClientSettings, IdentifyLimits
 from nsqd.runtime.listen import format_address, tune
 from nsqd.tcp import handlers
-from nsqd.tcp.auth import AuthServers
-from nsqd.tcp.client_auth import ClientAuth
+from nsqd.tcp.auth import AuthServers, ClientAuth
 from nsqd.tcp.deadlines import Deadlines, Due, Vitality
 from nsqd.tcp.handlers import HANDLERS, failed_error
 from nsqd.tcp.read_gate import PauseReason, ReadGate
