@@ -61,6 +61,21 @@ def test_messages_are_written_together_and_off_the_loop(
     assert rig.stats().waiting_bytes == 0
 
 
+def test_history_that_waits_is_counted_as_on_disk(rig: ArchiveRig) -> None:
+    rig.topic()
+    rig.advance(1.0)
+    rig.scheduler.holds_threads = True
+
+    rig.publish(b"x", b"y")
+    rig.advance(GATHER_S)
+    rig.publish(b"zz")
+
+    assert rig.stats().waiting_bytes == 31 + 31 + 32
+    rig.scheduler.finish_thread()
+    rig.settle()
+    assert rig.stats().waiting_bytes == 32
+
+
 def test_one_hop_serves_all_topics(rig: ArchiveRig) -> None:
     rig.scheduler.holds_threads = True
 
@@ -291,3 +306,37 @@ def test_a_close_tells_what_is_lost(rig: ArchiveRig, full_disk: pytest.MonkeyPat
     rig.publish(b"x")
 
     assert rig.broker.close() == [DISK_FULL]
+
+
+def test_a_failed_write_is_tried_again_after_a_second(
+    rig: ArchiveRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.topic()
+    rig.advance(1.0)
+    start = rig.scheduler.now
+    tried_at: list[float] = []
+
+    def refuse(*_: object) -> int:
+        tried_at.append(rig.scheduler.now - start)
+        raise DISK_FULL
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwritev", refuse)
+        rig.publish(b"x")
+        rig.advance(0.5)
+        rig.publish(b"y")
+        rig.advance(2.0)
+
+    assert tried_at == pytest.approx([0.05, 1.1, 2.15])
+    rig.advance(1.0 + SYNC_S)
+    assert rig.bodies() == [b"x", b"y"]
+
+
+def test_a_deleted_archive_is_not_closed_again(rig: ArchiveRig) -> None:
+    rig.publish(b"x")
+    rig.advance(SYNC_S + 1)
+    rig.broker.delete_topic("t")
+
+    assert rig.broker.archives is not None
+    assert rig.broker.archives.close() == []
+    assert list((rig.data_path / "archive").iterdir()) == []

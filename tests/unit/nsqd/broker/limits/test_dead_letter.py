@@ -259,6 +259,21 @@ class TestDeadLetters:
         assert set(bodies) == {b"poison"}
 
 
+def test_limits_set_anew_bring_dead_letters_back_to_their_topic(tmp_path: Path) -> None:
+    rig = BrokerRig(tmp_path, limits=Limits(msg_ttl_s=10, dead_letter_topic_suffix=".dead"))
+    rig.publish(b"a", b"b")
+    rig.broker.drain()  # dead letters are refused like everything else
+    rig.advance(11)
+    topic = rig.topic()
+    assert topic.bounds is not None
+    assert (topic.depth, topic.bounds.limbo_count) == (0, 2)
+
+    rig.broker.limits.set(topic, LimitOverrides(msg_ttl_s=0.0))
+
+    assert topic.depth == 2
+    assert rig.client().bodies == [b"a", b"b"]
+
+
 def test_limits_set_anew_leave_every_message_where_it_belongs(tmp_path: Path) -> None:
     rig = BrokerRig(tmp_path, limits=Limits(max_attempts=1, dead_letter_topic_suffix=".dead"))
     client = rig.client()

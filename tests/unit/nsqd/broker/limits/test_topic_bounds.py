@@ -238,6 +238,13 @@ class TestDropOldest:
         assert (rig.topic().depth, dropped(rig.topic())) == (3, {"depth": 2})
         assert rig.client().bodies == numbered(3, 2)
 
+    def test_a_topic_drops_its_own_by_bytes(self, tmp_path: Path) -> None:
+        rig = BrokerRig(tmp_path, limits=Limits(max_depth_bytes=3 * 31, max_depth_policy=DROP))
+        for number in range(5):
+            rig.publish(b"%d" % number)
+
+        assert (rig.topic().depth, dropped(rig.topic())) == (3, {"depth": 2})
+
     def test_what_the_topic_hands_on_is_trimmed(self, tmp_path: Path) -> None:
         rig = BrokerRig(tmp_path, limits=Limits(max_depth=3, max_depth_policy=DROP))
         channel = rig.channel()
