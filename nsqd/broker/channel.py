@@ -25,15 +25,13 @@ from itertools import repeat
 from operator import itemgetter
 from typing import cast
 
-from nsqd.broker.consumer import Consumer, Consumers, Locality, ReadyLine
+from nsqd.broker.consumer import Consumer, Consumers, Entry, InFlight, Locality, ReadyLine
 from nsqd.broker.deferred import Deferred
 from nsqd.broker.durations import Histogram, LatencyQuantiles
 from nsqd.broker.errors import ClosedError, ConsumerLimitError, NotInFlightError
-from nsqd.broker.in_flight import Entry, InFlight
 from nsqd.broker.limits.queue_bounds import Losses, QueueBounds
-from nsqd.broker.queue.batch import AnyBatch, Message
+from nsqd.broker.queue.batch import AnyBatch, Message, Piece
 from nsqd.broker.queue.message_queue import MessageQueue
-from nsqd.broker.queue.piece import Piece
 from nsqd.broker.scheduler import Scheduler
 from nsqd.protocol.names import is_ephemeral
 

@@ -7,8 +7,7 @@ import heapq
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import count
 
-from nsqd.broker.queue.batch import RECORD_OVERHEAD_BYTES, Message
-from nsqd.broker.queue.piece import Piece
+from nsqd.broker.queue.batch import RECORD_OVERHEAD_BYTES, Message, Piece
 from nsqd.broker.scheduler import Scheduler, Timer
 
 

@@ -1,8 +1,8 @@
 """HTTP/1.1, server and client, for nsqd, nsqlookupd and the tools around them.
 
 server: listen and stop; users import the server's names from here. connection: one client, replies
-in order. parser: bytes to requests. messages: Request, Response, HttpError. routes: the table of
-handlers. arguments: names and numbers of a query. debug: the routes below /debug.
+in order. parser: bytes to requests. routes: Request, Response, HttpError and the table of handlers.
+arguments: names and numbers of a query. debug: the routes below /debug.
 client: requests to other daemons. reply_parser: bytes to replies.
 
 Called by nsqd.api, nsqd.stats, nsqd.tcp (auth), nsqd.lookup, both daemons.

@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable
 from email.utils import formatdate
 from typing import Final, TypeAlias, cast
 
-from nsqd.http.messages import HttpError, Request, Response
 from nsqd.http.parser import (
     BETWEEN,
     FEED_SLICE_BYTES,
@@ -24,7 +23,7 @@ from nsqd.http.parser import (
     Phase,
     RequestParser,
 )
-from nsqd.http.routes import BAD_REQUEST, Route, Router, answer
+from nsqd.http.routes import BAD_REQUEST, HttpError, Request, Response, Route, Router, answer
 from nsqd.runtime.listen import format_address
 
 # Replies are handed to the transport at this size even if more are to come from the same read,

@@ -19,8 +19,7 @@ from typing import Final, NoReturn
 
 import httptools
 
-from nsqd.http.messages import Request, Response, Target
-from nsqd.http.routes import BAD_REQUEST, Route, Router, answer
+from nsqd.http.routes import BAD_REQUEST, Request, Response, Route, Router, Target, answer
 
 FEED_SLICE_BYTES: Final = 16 * 1024
 

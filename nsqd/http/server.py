@@ -15,18 +15,20 @@ from typing import Final
 
 from nsqd.config.kinds import format_duration
 from nsqd.http.connection import HttpConnection, HttpService, RequestHook
-from nsqd.http.messages import (
+from nsqd.http.parser import BeforeHook, HttpLimits
+from nsqd.http.routes import (
+    DEFAULT_MAX_BODY_BYTES,
     EMPTY,
     JSON_CONTENT_TYPE,
     OK,
     TEXT_CONTENT_TYPE,
+    Handler,
     HttpError,
     Request,
     Response,
+    Router,
     Style,
 )
-from nsqd.http.parser import BeforeHook, HttpLimits
-from nsqd.http.routes import DEFAULT_MAX_BODY_BYTES, Handler, Router
 from nsqd.runtime.listen import port_of, serve
 
 __all__ = [

@@ -5,9 +5,8 @@ import json
 from typing import Any
 
 from nsqd.http.arguments import get_names
-from nsqd.http.messages import OK, HttpError, Request, Response, Style
 from nsqd.http.parser import FEED_SLICE_BYTES, HttpLimits, RequestParser
-from nsqd.http.routes import Router, answer
+from nsqd.http.routes import OK, HttpError, Request, Response, Router, Style, answer
 from tests.fuzz.splits import cut
 
 MAX_BODY_BYTES = 1000

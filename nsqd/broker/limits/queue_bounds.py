@@ -17,9 +17,8 @@ from struct import Struct
 
 from nsqd.broker.limits.dead_letter import Limbo, Publish
 from nsqd.broker.queue.backend import DiskBackend
-from nsqd.broker.queue.batch import RECORD_OVERHEAD_BYTES, Batch, Message
+from nsqd.broker.queue.batch import RECORD_OVERHEAD_BYTES, Batch, Message, Piece
 from nsqd.broker.queue.message_queue import MessageQueue
-from nsqd.broker.queue.piece import Piece
 from nsqd.broker.scheduler import Scheduler
 from nsqd.config.limits import Limits
 

@@ -1,7 +1,7 @@
 """The queues of topics and channels: messages that wait, in memory and on disk.
 
 message_queue   the queue itself: memory first, the rest on disk
-piece, batch    its content: some messages of a batch, and where they come from
+batch           its content: batches, and pieces of them that know where they come from
 backend         the disk behind a queue: DiskBackend, or NullBackend for ephemeral queues
 sync_schedule   when a disk queue is synced; due_log: due times of deferred messages on disk
 receipt         which syncs a publish waits for; ids: message ids, and their floor across restarts

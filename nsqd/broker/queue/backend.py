@@ -18,9 +18,8 @@ from typing import Protocol
 from diskqueue import DiskQueue, layout
 from diskqueue.envelope import HEADER_BYTES
 from nsqd.broker.durations import Histogram
-from nsqd.broker.queue.batch import MixedBatch
+from nsqd.broker.queue.batch import MixedBatch, Origin, Piece
 from nsqd.broker.queue.due_log import DueLog
-from nsqd.broker.queue.piece import Origin, Piece
 from nsqd.broker.queue.receipt import Receipt, Receipts
 from nsqd.broker.queue.sync_schedule import SyncRules, SyncSchedule
 from nsqd.broker.scheduler import Scheduler

@@ -20,8 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from nsqd.broker.queue.backend import Backend
-from nsqd.broker.queue.batch import RECORD_OVERHEAD_BYTES, AnyBatch, Message
-from nsqd.broker.queue.piece import Origin, Piece
+from nsqd.broker.queue.batch import RECORD_OVERHEAD_BYTES, AnyBatch, Message, Origin, Piece
 
 READ_MAX_RECORDS = 1024
 READ_MAX_BYTES = 256 * 1024

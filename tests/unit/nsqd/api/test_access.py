@@ -11,8 +11,7 @@ from nsqd.api.access import (
     refuse_plain_http,
 )
 from nsqd.config.flags import OptionsError
-from nsqd.http.messages import EMPTY, Request, Target
-from nsqd.http.routes import Route
+from nsqd.http.routes import EMPTY, Request, Route, Target
 
 ROUTE = Route(lambda request: EMPTY)
 

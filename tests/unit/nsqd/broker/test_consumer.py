@@ -1,7 +1,6 @@
 import pytest
 
-from nsqd.broker.consumer import GONE, Consumer, Locality
-from nsqd.broker.in_flight import InFlight
+from nsqd.broker.consumer import GONE, Consumer, InFlight, Locality
 from tests.support.fake_scheduler import FakeScheduler
 from tests.support.recording_sink import RecordingSink
 

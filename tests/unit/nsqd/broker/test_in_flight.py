@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from nsqd.broker.in_flight import Entry, InFlight
+from nsqd.broker.consumer import Entry, InFlight
 from nsqd.broker.queue.batch import Message
 from tests.support.fake_scheduler import FakeScheduler
 

@@ -8,10 +8,10 @@ from nsqd.broker.consumer import (
     MAX_MESSAGES_PER_TURN,
     MAX_MESSAGES_PER_WRITE,
     Consumer,
+    InFlight,
     Locality,
     ReadyLine,
 )
-from nsqd.broker.in_flight import InFlight
 from tests.support.channel_rig import ChannelRig
 from tests.support.fake_scheduler import FakeScheduler
 from tests.support.recording_sink import RecordingSink

@@ -17,9 +17,8 @@ from nsqd.http.connection import (
     HttpConnection,
     HttpService,
 )
-from nsqd.http.messages import OK, HttpError, Request, Response, Style
 from nsqd.http.parser import FEED_SLICE_BYTES, HttpLimits, RequestParser
-from nsqd.http.routes import Router
+from nsqd.http.routes import OK, HttpError, Request, Response, Router, Style
 from nsqd.http.server import log_request
 from tests.support.fake_loop import FakeLoop, FakeTransport
 

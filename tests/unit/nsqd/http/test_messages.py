@@ -5,17 +5,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqd.http.messages import (
+from nsqd.http.routes import (
     EMPTY,
     OK,
     HttpError,
     Request,
     Response,
+    Route,
     Style,
     Target,
     parse_query,
 )
-from nsqd.http.routes import Route
 
 DATE = b"Date: Mon, 16 Nov 2026 00:00:00 GMT\r\n"
 

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nsqd.http.messages import OK, HttpError, Request, Response, Style
 from nsqd.http.parser import (
     FEED_SLICE_BYTES,
     BeforeHook,
@@ -13,7 +12,7 @@ from nsqd.http.parser import (
     Phase,
     RequestParser,
 )
-from nsqd.http.routes import Router
+from nsqd.http.routes import OK, HttpError, Request, Response, Router, Style
 
 LIMITS = HttpLimits(max_target_bytes=64, max_header_count=8, max_header_bytes=512)
 

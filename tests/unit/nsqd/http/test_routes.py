@@ -1,11 +1,16 @@
 import pytest
 
-from nsqd.http.messages import JSON_CONTENT_TYPE, OK, HttpError, Request, Response, Style
 from nsqd.http.routes import (
+    JSON_CONTENT_TYPE,
     MAX_CACHED_TARGET_BYTES,
     MAX_CACHED_TARGETS,
+    OK,
+    HttpError,
+    Request,
+    Response,
     Route,
     Router,
+    Style,
     answer,
 )
 

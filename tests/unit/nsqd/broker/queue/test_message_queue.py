@@ -5,14 +5,13 @@ from pathlib import Path
 import pytest
 
 from nsqd.broker.queue.backend import DiskBackend, NullBackend
-from nsqd.broker.queue.batch import Batch, Message
+from nsqd.broker.queue.batch import Batch, Message, Piece
 from nsqd.broker.queue.message_queue import (
     KEEP_MAX_BYTES,
     KEEP_MAX_COUNT,
     READ_MAX_RECORDS,
     MessageQueue,
 )
-from nsqd.broker.queue.piece import Piece
 from tests.support.channel_rig import disk_settings
 from tests.support.fake_scheduler import FakeScheduler
 

@@ -2,8 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqd.broker.queue.batch import Batch, Message, MixedBatch
-from nsqd.broker.queue.piece import Origin, Piece
+from nsqd.broker.queue.batch import Batch, Message, MixedBatch, Origin, Piece
 
 NOW_NS = 1_700_000_000_000_000_000
 
