@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import random
 
-from tests.support.cluster import Cluster, DaemonProcess, Nsqd, wait_until
+from tests.support.cluster import Cluster, ClusterDaemon, Nsqd, wait_until
 from tests.support.lookup_consumer import LookupConsumer
 
 ROUNDS = 8
@@ -39,7 +39,7 @@ async def test_every_acknowledged_message_arrives(cluster: Cluster) -> None:
     for nsqd in nsqds:
         await nsqd.create("t", "ch")
         await nsqd.wait_for_metadata('"ch"')
-    daemons: list[DaemonProcess] = [*lookupds, *nsqds]
+    daemons: list[ClusterDaemon] = [*lookupds, *nsqds]
     acknowledged: set[str] = set()
 
     is_over = asyncio.Event()

@@ -9,7 +9,8 @@ import ansq
 import nsq
 import pytest
 
-from tests.support.cluster import HOST, Cluster, Lookupd, wait_for, wait_until
+from tests.support.cluster import Cluster, Lookupd, wait_for, wait_until
+from tests.support.daemon_process import HOST
 
 # What the libraries do with event loops is their business.
 pytestmark = [

@@ -2,7 +2,8 @@
 
 import asyncio
 
-from tests.support.cluster import HOST, Cluster, Lookupd, Nsqd, wait_for, wait_until
+from tests.support.cluster import Cluster, Lookupd, Nsqd, wait_for, wait_until
+from tests.support.daemon_process import HOST
 from tests.support.lookup_consumer import LookupConsumer
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.v2_client import V2Client

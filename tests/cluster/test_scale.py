@@ -14,7 +14,8 @@ from nsqd.protocol.lookup import (
     encode_register,
     encode_reply,
 )
-from tests.support.cluster import HOST, Cluster, Lookupd
+from tests.support.cluster import Cluster, Lookupd
+from tests.support.daemon_process import HOST
 from tests.support.http_client import HttpClient
 
 PEER_COUNT = 20

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 from diskqueue import DiskQueue, envelope
-from tests.support.cluster import HOST, Cluster, Nsqd
+from tests.support.cluster import Cluster, Nsqd
+from tests.support.daemon_process import HOST
 from tests.support.v2_client import V2Client
 
 TOPIC = "t"

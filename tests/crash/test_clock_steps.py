@@ -30,7 +30,7 @@ class SkewedDaemon(DaemonProcess):
 
     async def connect(self) -> V2Client:
         """Open a connection."""
-        return await V2Client.connect(("127.0.0.1", self.ports["TCP"]))
+        return await V2Client.connect(self.address)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ CHANNEL = "ch"
 
 
 async def connect(nsqd: DaemonProcess) -> V2Client:
-    return await V2Client.connect(("127.0.0.1", nsqd.ports["TCP"]))
+    return await V2Client.connect(nsqd.address)
 
 
 async def consume(nsqd: DaemonProcess, topic: str, count: int) -> list[bytes]:
@@ -175,7 +175,7 @@ async def test_a_disk_that_turns_read_only_refuses_and_still_delivers(tmp_path: 
         flags = ("--mem-queue-size=0", "--sync-timeout=100ms")
         with DaemonProcess(tmp_path, *flags, data=disk.path) as nsqd:
             disk.make_read_only()
-            async with await HttpClient.connect(("127.0.0.1", nsqd.ports["HTTP"])) as http:
+            async with await HttpClient.connect(("127.0.0.1", nsqd.http_port)) as http:
                 reply = await http.post("/pub?topic=t", b"x")
                 assert reply.error == (503, "DISK_ERROR: read-only file system")
                 assert await consume(nsqd, "t", len(BODIES)) == BODIES
@@ -219,7 +219,7 @@ async def test_an_unreadable_segment_is_told_and_waited_for(
         await client.subscribe("t", CHANNEL, rdy=100)
         nsqd.publish("other", b"unharmed")
         assert await consume(nsqd, "other", 1) == [b"unharmed"]
-        async with await HttpClient.connect(("127.0.0.1", nsqd.ports["HTTP"])) as http:
+        async with await HttpClient.connect(("127.0.0.1", nsqd.http_port)) as http:
             assert await ping(http) == f"NOK - read t:{CHANNEL}: permission denied"
             files.segment(0).chmod(0o600)
             assert [message.body for message in await client.read_messages(12)] == BODIES

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.support.cluster import HOST, Cluster, Nsqd
+from tests.support.cluster import Cluster, Nsqd
+from tests.support.daemon_process import HOST
 from tests.support.v2_client import V2Client
 
 TOPIC, CHANNEL, DEAD = "t", "ch", "t.dead"

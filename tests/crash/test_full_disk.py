@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.support.cluster import HOST, Cluster, Nsqd, wait_for
+from tests.support.cluster import Cluster, Nsqd, wait_for
+from tests.support.daemon_process import HOST
 from tests.support.small_disk import SmallDisk
 from tests.support.v2_client import V2Client
 

@@ -4,7 +4,8 @@ import random
 import subprocess
 import sys
 
-from tests.support.cluster import HOST, Cluster, Nsqd
+from tests.support.cluster import Cluster, Nsqd
+from tests.support.daemon_process import HOST
 from tests.support.v2_client import ConnectionEndedError, Message, V2Client
 
 TOPIC, CHANNEL = "t", "ch"

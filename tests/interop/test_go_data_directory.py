@@ -13,7 +13,7 @@ FindGo = Callable[[str], str]
 
 
 async def connect(process: DaemonProcess) -> NSQConnection:
-    return await open_connection("127.0.0.1", process.ports["TCP"])
+    return await open_connection(*process.address)
 
 
 async def take(

@@ -125,7 +125,7 @@ def test_nsq_to_file_survives_a_restart_of_nsqd(tmp_path: Path, find_go: FindGo)
     """go-nsq reconnects by itself; nothing is lost between the two lives of nsqd."""
     nsq_to_file = find_go("nsq_to_file")
     with DaemonProcess(tmp_path) as nsqd:
-        nsqd.keep_port()
+        nsqd.keeps_ports = True
         nsqd.publish("t", *[line.encode() for line in LINES[:100]])
         with running(
             *(nsq_to_file, "--topic=t", "--channel=archive", "--sync-interval=100ms", "--gzip"),

@@ -27,7 +27,7 @@ def nsqd(tmp_path: Path) -> Iterator[DaemonProcess]:
 
 
 def address(daemon: DaemonProcess) -> tuple[str, int]:
-    return "127.0.0.1", daemon.ports["TCP"]
+    return daemon.address
 
 
 async def publish(daemon: DaemonProcess, topic: str, first: int, count: int, size: int) -> None:

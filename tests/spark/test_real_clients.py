@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-import urllib.request
 from pathlib import Path
 
 from ansq.tcp.connection import open_connection
@@ -53,9 +52,7 @@ def test_what_is_left_of_a_channel(spark: SparkSession, tmp_path: Path) -> None:
     unfinished = {f"order {number}" for number in range(FINISHED, COUNT)}
     with DaemonProcess(tmp_path / "nsqd", *flags) as daemon:
         for path in ("/topic/create?topic=shop", "/channel/create?topic=shop&channel=billing"):
-            url = f"http://{daemon.http_address}{path}"
-            with urllib.request.urlopen(url, data=b"", timeout=20):
-                pass
+            daemon.request("POST", path)
         asyncio.run(asyncio.wait_for(publish_and_consume(daemon.tcp_address), PATIENCE_S))
         wait_until_consumed(daemon)
         live = spark.read.format("nsq").option("mode", "FAILFAST").load(str(daemon.data_path))

@@ -4,7 +4,6 @@ import contextlib
 import json
 import socket
 import threading
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -44,9 +43,8 @@ def bodies(daemon: DaemonProcess, topic: str) -> Counter[bytes]:
 
 
 def depth(daemon: DaemonProcess, topic: str) -> int:
-    url = f"http://{daemon.http_address}/stats?format=json&topic={topic}"
-    with urllib.request.urlopen(url, timeout=20) as reply:
-        topics: list[dict[str, Any]] = json.load(reply)["topics"]
+    stats = daemon.request("GET", f"/stats?format=json&topic={topic}")
+    topics: list[dict[str, Any]] = json.loads(stats)["topics"]
     return sum(each["depth"] for each in topics)
 
 
@@ -325,7 +323,7 @@ def test_tls_and_auth(spark: SparkSession, tmp_path: Path) -> None:
             "--mem-queue-size=0",
         )
         with DaemonProcess(tmp_path / "nsqd", *flags) as daemon:
-            port = daemon.ports["TCP"]
+            port = daemon.tcp_port
             good = {
                 "addresses": f"127.0.0.1:{port}",
                 "topic": "secret",

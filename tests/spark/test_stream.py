@@ -2,7 +2,6 @@
 
 import json
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,14 +25,11 @@ def nsqd(tmp_path: Path) -> Iterator[DaemonProcess]:
 
 def publish(daemon: DaemonProcess, topic: str, first: int, count: int) -> None:
     body = "\n".join(f"{topic}-{number}" for number in range(first, first + count)).encode()
-    url = f"http://{daemon.http_address}/mpub?topic={topic}"
-    with urllib.request.urlopen(url, data=body, timeout=20):
-        pass
+    daemon.request("POST", f"/mpub?topic={topic}", body)
 
 
 def post(daemon: DaemonProcess, path: str) -> None:
-    with urllib.request.urlopen(f"http://{daemon.http_address}{path}", data=b"", timeout=20):
-        pass
+    daemon.request("POST", path)
 
 
 def wait_until_synced(daemon: DaemonProcess, topic: str, depth: int) -> None:

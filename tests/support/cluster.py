@@ -1,123 +1,43 @@
 """Processes of nsqd and nsqlookupd on loopback, killed and started again by tests.
 
-A `DaemonProcess` takes free ports at its first start and keeps them. Everything here waits with a
-limit and asks the daemons over HTTP, as an operator would.
+A daemon takes free ports at its first start and keeps them. Everything here waits with a limit and
+asks the daemons over HTTP, as an operator would.
 """
 
 import asyncio
-import os
-import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tests.support.daemon_process import HOST, LOOKUPD, Daemon
 from tests.support.http_client import HttpClient, Reply
 
-HOST = "127.0.0.1"
-REPOSITORY = Path(__file__).parents[2]
-START_TIMEOUT_S = 20.0
-PATIENCE_S = 15.0
+PATIENCE_S = 20.0
 POLL_S = 0.02
 
-_LISTENING = re.compile(r"(TCP|HTTP): listening on \S+:(\d+)$", re.MULTILINE)
 _T = TypeVar("_T")
 
 
-class DaemonProcess:
-    """One daemon, running or not."""
-
-    def __init__(self, module: str, directory: Path, *flags: str) -> None:
-        self.module = module
-        self.flags = flags
-        self.tcp_port = 0
-        self.http_port = 0
-        self._log_path = directory / "log"
-        self._process: subprocess.Popen[bytes] | None = None
-        directory.mkdir(parents=True, exist_ok=True)
-
-    @property
-    def tcp_address(self) -> str:
-        """Where it speaks its own protocol."""
-        return f"{HOST}:{self.tcp_port}"
-
-    @property
-    def http_address(self) -> str:
-        """Where it speaks HTTP."""
-        return f"{HOST}:{self.http_port}"
-
-    def is_running(self) -> bool:
-        """Say whether there is a process, suspended or not."""
-        return self._process is not None and self._process.poll() is None
-
-    @property
-    def log(self) -> str:
-        """All it has logged, over all its lives."""
-        return self._log_path.read_text(errors="replace")
+class ClusterDaemon(Daemon):
+    """One daemon, on the ports of its first start; a test waits for it on its loop."""
 
     async def start(self) -> None:
-        """Start it, on the ports it had before if there were any; wait until it listens."""
-        assert not self.is_running()
-        old_log = self.log if self._log_path.exists() else ""
-        self._spawn()
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while True:
-            new_log = self.log.removeprefix(old_log)
-            ports = dict(_LISTENING.findall(new_log))
-            if len(ports) == 2:
-                break
-            assert self.is_running(), new_log
-            assert time.monotonic() < deadline, new_log
-            await asyncio.sleep(POLL_S)
-        self.tcp_port, self.http_port = int(ports["TCP"]), int(ports["HTTP"])
-
-    def _spawn(self) -> None:
-        command = [
-            *(sys.executable, "-m", self.module),
-            f"--tcp-address={self.tcp_address}",
-            f"--http-address={self.http_address}",
-            f"--broadcast-address={HOST}",
-            *self.flags,
-        ]
-        # Reading the authorities of the system takes longer than all else, and no test needs them.
-        environment = {**os.environ, "SSL_CERT_FILE": os.devnull}
-        with self._log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                command, cwd=REPOSITORY, stdin=subprocess.DEVNULL, stderr=log, env=environment
-            )
-
-    def kill(self) -> None:
-        """End it with SIGKILL, if it runs."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait(PATIENCE_S)
+        """Start it and wait until it listens."""
+        self.spawn()
+        await wait_until(self.is_listening)
 
     async def stop(self) -> None:
         """End it with SIGTERM; it must end well."""
-        assert self._process is not None
-        self._process.terminate()
-        await wait_until(lambda: not self.is_running())
-        assert self._process.returncode == 0, self.log
+        assert await self.end() == 0, self.log
 
     async def end(self) -> int:
         """End it with SIGTERM; return its exit code, whatever that is."""
-        assert self._process is not None
-        self._process.terminate()
+        self.send_signal(signal.SIGTERM)
         await wait_until(lambda: not self.is_running())
+        assert self._process is not None
         return self._process.returncode or 0
-
-    def suspend(self) -> None:
-        """Have it keep its sockets and say nothing."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Have it go on."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
 
     async def request(self, method: str, target: str, body: bytes = b"") -> Reply:
         """Make one HTTP request."""
@@ -136,11 +56,11 @@ class DaemonProcess:
         assert reply.status == 200, (target, reply)
 
 
-class Lookupd(DaemonProcess):
+class Lookupd(ClusterDaemon):
     """nsqlookupd, and what it knows."""
 
     def __init__(self, directory: Path, *flags: str) -> None:
-        super().__init__("lookupd", directory, *flags)
+        super().__init__(directory, *flags, command=LOOKUPD, keeps_ports=True)
 
     async def producers(self, topic: str) -> set[int]:
         """The TCP ports of the topic's producers; none if the topic is unknown."""
@@ -164,14 +84,13 @@ class Lookupd(DaemonProcess):
         return {key for key in await self.get("/debug") if not key.startswith("client")}
 
 
-class Nsqd(DaemonProcess):
+class Nsqd(ClusterDaemon):
     """nsqd with a data directory of its own."""
 
     def __init__(self, directory: Path, *flags: str, lookupd_addresses: list[str]) -> None:
         self.data_path = directory / "data"
         lookupds = (f"--lookupd-tcp-address={address}" for address in lookupd_addresses)
-        super().__init__("nsqd", directory, f"--data-path={self.data_path}", *lookupds, *flags)
-        self.data_path.mkdir(exist_ok=True)
+        super().__init__(directory, *lookupds, *flags, data_path=self.data_path, keeps_ports=True)
 
     async def publish(self, topic: str, *bodies: str) -> None:
         """Publish one by one; each must be accepted."""
@@ -195,7 +114,7 @@ class Cluster:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._daemons: list[DaemonProcess] = []
+        self._daemons: list[ClusterDaemon] = []
 
     def lookupd(self, *flags: str) -> Lookupd:
         """An nsqlookupd that is yet to be started."""
@@ -210,7 +129,7 @@ class Cluster:
         self._daemons.append(nsqd)
         return nsqd
 
-    async def start(self, *daemons: DaemonProcess) -> None:
+    async def start(self, *daemons: ClusterDaemon) -> None:
         """Start several at the same time."""
         await asyncio.gather(*(daemon.start() for daemon in daemons))
 

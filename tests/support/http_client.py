@@ -1,7 +1,8 @@
-"""HttpClient: one HTTP/1.1 connection over asyncio streams; what comes back is taken apart."""
+"""HTTP/1.1 for tests: HttpClient keeps a connection on the test's loop, `fetch` needs no loop."""
 
 import asyncio
 import contextlib
+import http.client
 import json
 import ssl
 from dataclasses import dataclass
@@ -36,12 +37,30 @@ class Reply:
         return self.status, code
 
 
+def fetch(
+    address: tuple[str, int],
+    method: str,
+    target: str,
+    body: bytes | None = None,
+    *,
+    headers: dict[str, str] | None = None,
+    timeout_s: float = PATIENCE_S,
+) -> Reply:
+    """Make one request on a connection of its own, for tests without a loop."""
+    with contextlib.closing(http.client.HTTPConnection(*address, timeout=timeout_s)) as connection:
+        connection.request(method, target, body, headers or {})
+        reply = connection.getresponse()
+        names = {name.lower(): value for name, value in reply.getheaders()}
+        return Reply(reply.status, names, reply.read())
+
+
 class HttpClient:
     """A connection that stays open from one request to the next."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        self.read_bytes = 0  # of whole replies, since the beginning
 
     @classmethod
     async def connect(cls, address: Address, *, context: ssl.SSLContext | None = None) -> Self:
@@ -62,6 +81,16 @@ class HttpClient:
     async def __aexit__(self, *exception: object) -> None:
         await self.close()
 
+    @property
+    def local_port(self) -> int:
+        """This end."""
+        port: int = self._writer.get_extra_info("sockname")[1]
+        return port
+
+    def abort(self) -> None:
+        """Break the connection off."""
+        self._writer.transport.abort()
+
     def send(self, data: bytes) -> None:
         """Send bytes as they are."""
         self._writer.write(data)
@@ -74,6 +103,7 @@ class HttpClient:
         *,
         chunks: list[bytes] | None = None,
         headers: dict[str, str] | None = None,
+        timeout_s: float = PATIENCE_S,
     ) -> Reply:
         """Make a request and read the reply."""
         lines = [f"{method} {target} HTTP/1.1", "Host: nsqd.example"]
@@ -85,7 +115,7 @@ class HttpClient:
         elif body is not None:
             lines.append(f"Content-Length: {len(body)}")
         self.send("\r\n".join([*lines, "", ""]).encode() + (body or b""))
-        return await asyncio.wait_for(self.read_reply(has_body=method != "HEAD"), PATIENCE_S)
+        return await asyncio.wait_for(self.read_reply(has_body=method != "HEAD"), timeout_s)
 
     async def read_reply(self, *, has_body: bool = True) -> Reply:
         """Read one reply whose length is told; a reply to HEAD tells it and has no body."""
@@ -97,6 +127,7 @@ class HttpClient:
             headers[name.lower()] = value
         length = int(headers["content-length"]) if has_body else 0
         body = await self._reader.readexactly(length)
+        self.read_bytes += len(head) + length
         return Reply(int(status_line.split(" ")[1]), headers, body)
 
     async def get(self, target: str) -> Reply:

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Self
 
-from tests.support.cluster import HOST, Lookupd
+from tests.support.cluster import Lookupd
+from tests.support.daemon_process import HOST
 from tests.support.v2_client import MESSAGE, ConnectionEndedError, Message, V2Client
 
 POLL_S = 0.1

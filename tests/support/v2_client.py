@@ -142,6 +142,7 @@ class V2Client:
         self._tls: _Tls | None = None
         self._codec: Codec | None = None
         self._buffer = b""
+        self.read_bytes = 0  # taken out, after decoding
 
     @classmethod
     async def connect(cls, address: Address, *, magic: bytes = MAGIC) -> Self:
@@ -255,6 +256,7 @@ class V2Client:
         while len(self._buffer) < count:
             await self._fill(timeout_s)
         data, self._buffer = self._buffer[:count], self._buffer[count:]
+        self.read_bytes += count
         return data
 
     # --- frames

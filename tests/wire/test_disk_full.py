@@ -1,6 +1,5 @@
 """A disk that takes no more: publishes are refused, what was accepted is kept (W-68, Q-36)."""
 
-import http.client
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +21,7 @@ def process(tmp_path: Path) -> Iterator[DaemonProcess]:
 
 
 async def connect(process: DaemonProcess) -> V2Client:
-    return await V2Client.connect(("127.0.0.1", process.ports["TCP"]))
+    return await V2Client.connect(process.address)
 
 
 async def fill(process: DaemonProcess, topic: str) -> int:
@@ -44,13 +43,8 @@ async def fill(process: DaemonProcess, topic: str) -> int:
 
 
 def ping(process: DaemonProcess) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", process.ports["HTTP"], timeout=10)
-    try:
-        connection.request("GET", "/ping")
-        reply = connection.getresponse()
-        return reply.status, reply.read()
-    finally:
-        connection.close()
+    reply = process.fetch("GET", "/ping")
+    return reply.status, reply.body
 
 
 async def test_refused_publish_is_told_and_shown(process: DaemonProcess) -> None:

@@ -15,7 +15,7 @@ SYNC_S = 0.1
 
 
 async def connect(process: DaemonProcess) -> V2Client:
-    return await V2Client.connect(("127.0.0.1", process.ports["TCP"]))
+    return await V2Client.connect(process.address)
 
 
 async def can_publish(process: DaemonProcess) -> bool:
@@ -48,7 +48,7 @@ async def test_signals_end_it_well(tmp_path: Path, number: signal.Signals) -> No
         await consumer.subscribe("t", rdy=1)
         process.publish("t", b"in flight", b"waiting")
         await consumer.read_message()
-        half_open = socket.create_connection(("127.0.0.1", process.ports["TCP"]))
+        half_open = socket.create_connection(process.address)
         half_open.sendall(b"  V")
 
         process.send_signal(number)
@@ -163,7 +163,7 @@ async def test_running_out_of_descriptors_passes(tmp_path: Path) -> None:
     with DaemonProcess(tmp_path, command=limited) as process:
         inside = await connect(process)
         await inside.publish("t", b"x")
-        address = ("127.0.0.1", process.ports["TCP"])
+        address = process.address
         crowd = [socket.create_connection(address) for _ in range(100)]
         await asyncio.sleep(0.3)
 

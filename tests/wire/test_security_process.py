@@ -1,12 +1,9 @@
 """What a process shows and takes: secrets in no output, bombs in little memory."""
 
 import contextlib
-import http.client
 import json
 import re
 import signal
-import socket
-import struct
 import subprocess
 import sys
 import zlib
@@ -18,7 +15,7 @@ import snappy
 
 from tests.support.auth_server import AuthServer, allow
 from tests.support.daemon_process import OURS, PATIENCE_S, REPOSITORY, DaemonProcess
-from tests.support.v2_client import sized
+from tests.support.v2_client import ConnectionEndedError, V2Client, sized
 
 # Each is looked for in everything that comes out.
 GOOD_SECRET = "auth-secret-5d41"
@@ -37,37 +34,6 @@ MAX_GROWTH_KB = 24 * 1024
 BOMB_BYTES = 100 << 20
 
 
-class Connection:
-    """A blocking V2 connection."""
-
-    def __init__(self, daemon: DaemonProcess) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", daemon.ports["TCP"]), PATIENCE_S)
-        self.send(b"  V2")
-
-    def send(self, data: bytes) -> None:
-        self.socket.sendall(data)
-
-    def read_frame(self) -> tuple[int, bytes]:
-        size, kind = struct.unpack(">ii", self._read(8))
-        return kind, self._read(size - 4)
-
-    def _read(self, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            piece = self.socket.recv(size - len(data))
-            assert piece, "closed"
-            data += piece
-        return data
-
-    def read_to_the_end(self) -> None:
-        with contextlib.suppress(ConnectionError):
-            while self.socket.recv(1 << 16):
-                pass
-
-    def close(self) -> None:
-        self.socket.close()
-
-
 @pytest.fixture
 def auth_server() -> Iterator[AuthServer]:
     with AuthServer() as server:
@@ -76,36 +42,35 @@ def auth_server() -> Iterator[AuthServer]:
 
 def show(daemon: DaemonProcess, method: str, target: str, token: str = "") -> str:
     """Make a request; return everything that comes back."""
-    connection = http.client.HTTPConnection("127.0.0.1", daemon.ports["HTTP"], timeout=PATIENCE_S)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    connection.request(method, target, body=BODY if method == "POST" else None, headers=headers)
-    reply = connection.getresponse()
-    text = f"{reply.status} {reply.getheaders()} {reply.read().decode(errors='replace')}"
-    connection.close()
-    return text
+    body = BODY.encode() if method == "POST" else None
+    reply = daemon.fetch(method, target, body, headers=headers)
+    return f"{reply.status} {reply.headers} {reply.body.decode(errors='replace')}"
 
 
-def talk(daemon: DaemonProcess) -> None:
+async def talk(daemon: DaemonProcess) -> None:
     """Use each secret where it belongs, and where it does not."""
-    client = Connection(daemon)
-    client.send(b"AUTH\n" + sized(GOOD_SECRET.encode()))
-    assert client.read_frame()[0] == 0
-    client.send(b"PUB t\n" + sized(BODY.encode()) + b"MPUB t\n" + sized(b"\0\0\0\1" + sized(b"x")))
-    assert client.read_frame() == client.read_frame() == (0, b"OK")
-    client.send(b"DPUB t 1\n" + sized(BODY.encode()) + b"BAD\n")
-    client.read_to_the_end()
-    client.close()
+    client = await V2Client.connect(daemon.address)
+    client.command("AUTH", body=GOOD_SECRET.encode())
+    await client.read_response()
+    client.pub("t", BODY.encode())
+    client.mpub("t", b"x")
+    await client.expect_ok(2)
+    client.dpub("t", 1, BODY.encode())
+    client.command("BAD")
+    await client.wait_closed()
+    await client.close()
     for data in (
         b"AUTH\n" + sized(BAD_SECRET.encode()),
         b"AUTH " + INLINE_SECRET.encode() + b"\n",
         b"AUTH\n" + sized(BAD_SECRET.encode())[:-1],
         b"PUB t\n" + sized(BODY.encode()),
     ):
-        client = Connection(daemon)
+        client = await V2Client.connect(daemon.address)
         client.send(data)
-        client.socket.shutdown(socket.SHUT_WR)
-        client.read_to_the_end()
-        client.close()
+        client.end_output()
+        await client.wait_closed()
+        await client.close()
 
 
 def look_around(daemon: DaemonProcess) -> str:
@@ -125,7 +90,7 @@ def look_around(daemon: DaemonProcess) -> str:
     return "\n".join(shown)
 
 
-def test_no_secret_is_in_any_output(tmp_path: Path, auth_server: AuthServer) -> None:
+async def test_no_secret_is_in_any_output(tmp_path: Path, auth_server: AuthServer) -> None:
     auth_server.grant(GOOD_SECRET, allow())
     (tmp_path / "token").write_text(HTTP_TOKEN)
     address = f"http://user:{PASSWORD}@{auth_server.address}/auth?token={URL_TOKEN}"
@@ -138,7 +103,7 @@ def test_no_secret_is_in_any_output(tmp_path: Path, auth_server: AuthServer) -> 
         "--lookupd-tcp-address=127.0.0.1:1",
     )
     with DaemonProcess(tmp_path / "nsqd", *flags) as daemon:
-        talk(daemon)
+        await talk(daemon)
         shown = look_around(daemon)
         daemon.send_signal(signal.SIGTERM)
         daemon.wait()
@@ -204,23 +169,22 @@ def pack_snappy(data: bytes, count: int) -> Iterator[bytes]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
-def test_bombs_take_little_memory(tmp_path: Path) -> None:
+async def test_bombs_take_little_memory(tmp_path: Path) -> None:
     """A thousandfold: an endless line, and messages that nobody wants."""
     message = b"PUB bomb#ephemeral\n" + sized(bytes(1 << 20))
     with DaemonProcess(tmp_path, "--mem-queue-size=2") as daemon:
         before_kb = peak_kb(daemon)
         for kind, pack in (("deflate", deflate), ("snappy", pack_snappy)):
             for data in (bytes(1 << 20), message):
-                client = Connection(daemon)
-                identity = json.dumps({"feature_negotiation": True, kind: True}).encode()
-                client.send(b"IDENTIFY\n" + sized(identity))
-                assert client.read_frame()[0] == 0
-                with contextlib.suppress(ConnectionError):
+                client = await V2Client.connect(daemon.address)
+                await client.identify(**{kind: True})
+                with contextlib.suppress(ConnectionError, ConnectionEndedError):
                     for piece in pack(data, BOMB_BYTES >> 20):
                         client.send(piece)
-                    client.socket.shutdown(socket.SHUT_WR)
-                client.read_to_the_end()
-                client.close()
+                        await client.drain()
+                    client.end_output()
+                await client.wait_closed()
+                await client.close()
         growth_kb = peak_kb(daemon) - before_kb
         found = json.loads(daemon.request("GET", "/stats?format=json&topic=bomb%23ephemeral"))
         daemon.stop()

@@ -1,15 +1,23 @@
 """The connections of the workload: each knows how much it has read, and so what it was told."""
 
-import asyncio
-import struct
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Self
 
-from tests.support.v2_client import ERROR, HEARTBEAT, MAGIC, MESSAGE, RESPONSE, Message, V2Client
+from tests.support.daemon_process import HOST, PATIENCE_S
+from tests.support.http_client import HttpClient
+from tests.support.v2_client import (
+    ERROR,
+    HEARTBEAT,
+    MESSAGE,
+    RESPONSE,
+    ConnectionEndedError,
+    Frame,
+    Message,
+    V2Client,
+)
 
-HOST = "127.0.0.1"
-PATIENCE_S = 20.0
 __all__ = [
     "ERROR",
     "MESSAGE",
@@ -36,26 +44,29 @@ class LinkEndedError(Exception):
     """The daemon closed the connection, or is gone."""
 
 
-class _Link:
-    """One connection; `read_bytes` counts what has been taken out of it."""
+@contextlib.contextmanager
+def _ending() -> Iterator[None]:
+    """Tell the end of a connection from a daemon that says nothing, which is a TimeoutError."""
+    try:
+        yield
+    except TimeoutError:
+        raise
+    except (OSError, EOFError, ConnectionEndedError) as error:
+        raise LinkEndedError(str(error)) from error
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-        self.port: int = writer.get_extra_info("sockname")[1]
-        self.read_bytes = 0
+
+class TcpLink(V2Client):
+    """The V2 protocol; an aborted context leaves nothing open."""
 
     @classmethod
-    async def connect(cls, port: int) -> Self:
-        """Connect.
+    async def open(cls, port: int) -> Self:
+        """Connect and say hello.
 
         Raises:
-            LinkEndedError: nobody is there.
+            LinkEndedError: no daemon listens.
         """
-        try:
-            return cls(*await asyncio.open_connection(HOST, port))
-        except OSError as error:
-            raise LinkEndedError(str(error)) from error
+        with _ending():
+            return await cls.connect((HOST, port))
 
     def __enter__(self) -> Self:
         return self
@@ -63,45 +74,33 @@ class _Link:
     def __exit__(self, *exception: object) -> None:
         self.abort()
 
-    def send(self, data: bytes) -> None:
-        """Send bytes; if the daemon is gone, the next read says so."""
-        if not self._writer.transport.is_closing():
-            self._writer.write(data)
+    @property
+    def port(self) -> int:
+        """This end."""
+        port: int = self._writer.get_extra_info("sockname")[1]
+        return port
 
     def abort(self) -> None:
         """Break the connection off."""
         self._writer.transport.abort()
 
-    async def _take(self, count: int) -> bytes:
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                data = await self._reader.readexactly(count)
-        except (OSError, asyncio.IncompleteReadError) as error:
-            if isinstance(error, TimeoutError):
-                raise
-            raise LinkEndedError from error
-        self.read_bytes += count
-        return data
+    def send_raw(self, data: bytes) -> None:
+        """Send bytes; if the daemon is gone, the next read says so."""
+        with contextlib.suppress(ConnectionEndedError):
+            super().send_raw(data)
 
+    async def read_frame(self, timeout_s: float = PATIENCE_S) -> Frame:
+        """The next frame that is no heartbeat.
 
-class TcpLink(_Link):
-    """The V2 protocol."""
-
-    @classmethod
-    async def open(cls, port: int) -> Self:
-        """Connect and say hello."""
-        link = await cls.connect(port)
-        link.send(MAGIC)
-        return link
-
-    async def read_frame(self) -> tuple[int, bytes]:
-        """The next frame that is no heartbeat."""
+        Raises:
+            LinkEndedError: there is none.
+        """
         while True:
-            size, kind = struct.unpack(">ii", await self._take(8))
-            frame = (kind, await self._take(size - 4))
+            with _ending():
+                frame = await super().read_frame(timeout_s)
             if frame != HEARTBEAT:
                 return frame
-            self.send(b"NOP\n")
+            self.nop()
 
     async def read_reply(self) -> bytes | None:
         """The data of the next reply, None if it is an error; messages must not come."""
@@ -110,23 +109,41 @@ class TcpLink(_Link):
         return data if kind == RESPONSE else None
 
 
-class HttpLink(_Link):
+class HttpLink:
     """HTTP/1.1, one request after the other."""
 
+    def __init__(self, client: HttpClient, port: int) -> None:
+        self._client = client
+        self.port = port
+
+    @classmethod
+    async def connect(cls, port: int) -> Self:
+        """Connect.
+
+        Raises:
+            LinkEndedError: no daemon listens.
+        """
+        with _ending():
+            client = await HttpClient.connect((HOST, port))
+        return cls(client, client.local_port)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._client.abort()
+
+    @property
+    def read_bytes(self) -> int:
+        """How much of replies has been read."""
+        return self._client.read_bytes
+
     async def request(self, method: str, target: str, body: bytes = b"") -> tuple[int, bytes]:
-        """The status and body of the reply."""
-        head = f"{method} {target} HTTP/1.1\r\nHost: nsqd\r\nContent-Length: {len(body)}\r\n\r\n"
-        self.send(head.encode() + body)
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                head_bytes = await self._reader.readuntil(b"\r\n\r\n")
-        except (OSError, asyncio.IncompleteReadError) as error:
-            if isinstance(error, TimeoutError):
-                raise
-            raise LinkEndedError from error
-        self.read_bytes += len(head_bytes)
-        status_line, *lines = head_bytes.decode().split("\r\n")
-        [length] = [
-            int(line.split(":")[1]) for line in lines if line.lower().startswith("content-length:")
-        ]
-        return int(status_line.split(" ")[1]), await self._take(length)
+        """The status and body of the reply.
+
+        Raises:
+            LinkEndedError: there is none.
+        """
+        with _ending():
+            reply = await self._client.request(method, target, body, timeout_s=PATIENCE_S)
+        return reply.status, reply.body

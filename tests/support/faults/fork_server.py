@@ -16,23 +16,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any, NoReturn, Self
 
+from tests.support.daemon_process import ENVIRONMENT, REPOSITORY
 from tests.support.faults.runner import Run, run
-
-REPOSITORY = Path(__file__).parents[3]
 
 
 class ForkServer:
     """The client's end: starts the process and asks it."""
 
     def __init__(self) -> None:
-        # Reading the authorities of the system takes longer than all else, and no test needs them.
-        environment = {**os.environ, "SSL_CERT_FILE": os.devnull}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.faults.fork_server"],
             cwd=REPOSITORY,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=environment,
+            env={**os.environ, **ENVIRONMENT},
         )
 
     def close(self) -> None:

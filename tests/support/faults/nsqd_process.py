@@ -2,18 +2,15 @@
 
 import asyncio
 import os
-import re
 import signal
 from pathlib import Path
 
+from tests.support.daemon_process import PATIENCE_S, find_ports, loopback_flags
 from tests.support.faults.fork_server import ForkServer
 from tests.support.faults.runner import Run
 from tests.support.faults.watched_disk import EXIT_BYPASSED
 
-HOST = "127.0.0.1"
-PATIENCE_S = 20.0
 _POLL_S = 0.003
-_LISTENING = re.compile(r"(TCP|HTTP): listening on \S+:(\d+)$", re.MULTILINE)
 
 
 class StartFailedError(Exception):
@@ -66,13 +63,7 @@ class NsqdProcess:
             self.journal_path = self._directory / f"journal.{self._life_count}"
             self.journal_path.touch()
         how = Run(
-            [
-                *self.flags,
-                *flags,
-                f"--tcp-address={HOST}:0",
-                f"--http-address={HOST}:0",
-                f"--data-path={self.data_path}",
-            ],
+            [*loopback_flags(data_path=self.data_path), *self.flags, *flags],
             list(plan),
             None if self.journal_path is None else str(self.journal_path),
             str(self.switch_path) if has_switch else None,
@@ -86,14 +77,12 @@ class NsqdProcess:
         Raises:
             StartFailedError: it ended instead.
         """
-        ports: dict[str, str] = {}
         async with asyncio.timeout(PATIENCE_S):
-            while len(ports) < 2:
+            while (ports := find_ports(self.log)) is None:
                 if self.exit_code is not None:
                     raise StartFailedError(self.log)
-                ports = dict(_LISTENING.findall(self.log))
                 await asyncio.sleep(_POLL_S)
-        self.tcp_port, self.http_port = int(ports["TCP"]), int(ports["HTTP"])
+        self.tcp_port, self.http_port = ports
 
     async def start(self, **options: object) -> None:
         """Start it and wait until it listens; the options are those of `spawn`."""
