@@ -360,6 +360,13 @@ def test_one_publish_like_the_last_is_found_at_once() -> None:
     assert list(flatten(publish)) == [("PUB", "t", b"def")]
 
 
+def test_a_new_parser_expects_no_publish_and_drags_no_command() -> None:
+    parser = CommandParser(LIMITS, AdmitAll())
+
+    assert parser.find_lone_publish(b"") is None
+    assert not parser.is_dragging
+
+
 def test_what_continues_a_command_is_no_publish_of_its_own() -> None:
     parser = CommandParser(LIMITS, AdmitAll())
     publish = b"PUB t\n" + pack(">i", 3) + b"abc"

@@ -180,6 +180,20 @@ def test_a_client_that_reads_again_stays() -> None:
     assert rig.transport.is_open
 
 
+def test_reading_is_a_sign_of_life() -> None:
+    rig = ConnectionRig()
+    identify(rig, b'{"heartbeat_interval":1000}')
+    rig.advance(0.8)
+    rig.connection.pause_writing()
+    rig.advance(0.7)
+
+    rig.connection.resume_writing()
+    rig.advance(0.5)  # the second heartbeat, without a command of the client
+
+    assert rig.texts() == [HEARTBEAT] * 2
+    assert rig.transport.is_open
+
+
 # --- reading and not reading
 
 
