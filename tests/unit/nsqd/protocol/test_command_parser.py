@@ -313,20 +313,31 @@ def test_pipelined_publishes_are_each_answered() -> None:
     assert len(runs) < 50
 
 
-def run_lengths(data: bytes) -> list[int]:
+def run_lengths(*reads: bytes) -> list[int]:
     parser = CommandParser(WIDE, AdmitAll())
-    parser.feed(data)
-    return [
-        len(run.ids if isinstance(run, commands.Finish) else run.bodies)
-        for run in pull(parser)
-        if isinstance(run, commands.Finish | commands.Publish)
-    ]
+    lengths = []
+    for data in reads:
+        parser.feed(data)
+        for run in pull(parser):
+            if isinstance(run, commands.Publish):
+                lengths.append(len(run.bodies))
+            elif isinstance(run, commands.Finish):
+                lengths.append(len(run.ids))
+    return lengths
 
 
 def test_the_parser_looks_further_ahead_with_every_run_it_finds() -> None:
     # The first PUB is read by its line.
     assert run_lengths((b"PUB t\n" + sized(b"abc")) * 100) == [1, 8, 16, 32, 43]
     assert run_lengths((b"FIN " + ID + b"\n") * 100) == [8, 16, 32, 44]
+
+
+def test_the_end_of_a_read_does_not_bring_the_look_ahead_back() -> None:
+    publishes = b"NOP\n" * 10 + (b"PUB t\n" + sized(b"abc")) * 100
+    finishes = b"NOP\n" * 10 + (b"FIN " + ID + b"\n") * 100
+
+    assert run_lengths(publishes, publishes) == [1, 8, 16, 32, 43, 86, 14]
+    assert run_lengths(finishes, finishes) == [8, 16, 32, 44, 88, 12]
 
 
 def test_what_is_no_run_brings_the_look_ahead_back_to_its_minimum() -> None:

@@ -121,6 +121,7 @@ def test_equal_messages_are_split(size: int) -> None:
     assert split(data) == bodies
     assert split(data + sized(bodies[0])[:-1]) == bodies
     assert split(data, max_count=4) == bodies[:4]
+    assert split(data, max_count=2) == bodies[:2]
     assert split(data, end=len(data) - 1) == bodies[:4]
 
 
