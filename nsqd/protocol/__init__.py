@@ -1,7 +1,7 @@
 """NSQ's formats, sans I/O: bytes to values and back, with no event loop and no clock.
 
-command_parser   bytes of a V2 client to the values in `commands`; admission: which are allowed now
-command_lines    the parameters of each command; runs: many commands cut up at once
+command_parser   bytes of a V2 client to the values in `commands`, which knows those allowed now
+command_lines    the parameters of each command
 frames, errors   replies, messages and errors to a V2 client; identify: its settings
 compression      snappy and deflate; names: topics and channels; go_json: JSON as Go reads it
 lookup           the protocol between nsqd and nsqlookupd

@@ -1,7 +1,13 @@
-"""The commands of the V2 protocol, as values; nsqd.protocol.command_parser makes them of bytes."""
+"""The commands of the V2 protocol as values, and which of them a client may send at the moment.
+
+`command_parser` makes the values of bytes.
+"""
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import TypeAlias
+
+from nsqd.protocol.errors import ErrorCode, FatalClientError
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,3 +148,51 @@ def describe(command: Command) -> str:
             return type(command).__name__
         case _:
             return str(command)
+
+
+class ClientState(IntEnum):
+    """The states that /stats shows; nsqd never gives 1 and 2 to clients."""
+
+    INIT = 0
+    SUBSCRIBED = 3
+    CLOSING = 4
+
+
+_CONSUMING = (ClientState.SUBSCRIBED, ClientState.CLOSING)
+_ALLOWED_STATES: dict[bytes, tuple[ClientState, ...]] = {
+    b"IDENTIFY": (ClientState.INIT,),
+    b"AUTH": (ClientState.INIT,),
+    b"SUB": (ClientState.INIT,),
+    b"RDY": _CONSUMING,
+    b"FIN": _CONSUMING,
+    b"REQ": _CONSUMING,
+    b"TOUCH": _CONSUMING,
+    b"CLS": (ClientState.SUBSCRIBED,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The facts that admit or refuse a command by its verb alone."""
+
+    state: ClientState = ClientState.INIT
+    is_tls_missing: bool = False  # TLS is required, and the client has not begun it
+    has_heartbeats: bool = True
+
+    def admits(self, verb: bytes) -> bool:
+        """Say whether a command counts; False: it is skipped, parameters unread.
+
+        Publishing and NOP are allowed in every state.
+
+        Raises:
+            FatalClientError: the client may not send the command now.
+        """
+        if self.is_tls_missing and verb != b"IDENTIFY":
+            text = b"cannot " + verb + b" in current state (TLS required)"
+            raise FatalClientError(ErrorCode.E_INVALID, text)
+        allowed = _ALLOWED_STATES.get(verb)
+        if allowed is not None and self.state not in allowed:
+            raise FatalClientError(ErrorCode.E_INVALID, b"cannot " + verb + b" in current state")
+        if verb == b"SUB" and not self.has_heartbeats:
+            raise FatalClientError(ErrorCode.E_INVALID, "cannot SUB with heartbeats disabled")
+        return not (verb == b"RDY" and self.state is ClientState.CLOSING)

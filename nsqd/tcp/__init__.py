@@ -1,9 +1,9 @@
 """The V2 door: clients over TCP and unix sockets.
 
-connection   one client: its bytes, its commands, its end; handlers: one function for each command
+connection   one client: its bytes, its commands, its timer, its end
+handlers     one function for each command, and the replies in order, though some wait for the disk
 stream       TLS and compression around a socket
-replies      the answers to a client, in order, though some wait for the disk
-read_gate    the reasons why a client is not read from; deadlines: its timer and its signs of life
+read_gate    the reasons why a client is not read from
 auth         the auth servers and the rights of one client; auth_patterns: names that they allow
 
 The daemon makes a `V2Connection` for each client, stats read them. Imports broker, protocol, http

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from nsqd.protocol import commands
-from nsqd.protocol.admission import Admission
 from nsqd.protocol.command_lines import CommandLimits
 from nsqd.protocol.command_parser import CommandParser
+from nsqd.protocol.commands import Admission
 from nsqd.protocol.errors import go_quote
 from nsqd.protocol.names import decode_name
 

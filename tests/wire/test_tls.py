@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nsqd.config.kinds import TLSRequired
-from nsqd.tcp import handlers
+from nsqd.tcp import connection
 from tests.support.certs import Credentials, make_authority, make_client, make_server
 from tests.support.clock import not_before
 from tests.support.running_daemon import RunningDaemon, StartNsqd
@@ -239,8 +239,8 @@ async def test_bytes_that_are_no_tls_are_refused_in_the_clear(
 async def test_handshake_has_a_deadline(
     nsqd: RunningDaemon, sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # W-121
-    assert handlers.TLS_HANDSHAKE_S == 5.0
-    monkeypatch.setattr(handlers, "TLS_HANDSHAKE_S", 0.2)
+    assert connection.TLS_HANDSHAKE_S == 5.0
+    monkeypatch.setattr(connection, "TLS_HANDSHAKE_S", 0.2)
     client = await nsqd.connect()
     await client.identify(tls_v1=True)
 

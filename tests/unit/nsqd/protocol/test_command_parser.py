@@ -5,7 +5,6 @@ from struct import pack
 import pytest
 
 from nsqd.protocol import commands
-from nsqd.protocol.admission import Admission, ClientState
 from nsqd.protocol.command_lines import CommandLimits
 from nsqd.protocol.command_parser import (
     MAX_FINISH_RUN,
@@ -14,6 +13,7 @@ from nsqd.protocol.command_parser import (
     CommandParser,
     LineTooLongError,
 )
+from nsqd.protocol.commands import Admission, ClientState
 from nsqd.protocol.errors import FatalClientError
 from tests.support.reference_parser import AdmitAll, Event, flatten, pull
 

@@ -6,10 +6,9 @@ import zlib
 import pytest
 
 from nsqd.protocol.frames import FrameType
-from nsqd.tcp.connection import LINGER_S, V2Connection
-from nsqd.tcp.deadlines import DEADLINE_SLACK_S
+from nsqd.tcp.connection import DEADLINE_SLACK_S, LINGER_S, V2Connection
+from nsqd.tcp.handlers import MAX_WAITING_REPLIES
 from nsqd.tcp.read_gate import PauseReason
-from nsqd.tcp.replies import MAX_WAITING_REPLIES
 from nsqd.tcp.stream import MAX_DECODED_BYTES
 from tests.support.connection_rig import MAGIC, ConnectionRig, pub, sized
 

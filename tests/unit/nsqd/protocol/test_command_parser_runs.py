@@ -4,7 +4,7 @@ from struct import pack
 
 import pytest
 
-from nsqd.protocol.runs import read_sized, split_equal, split_finishes, split_publishes
+from nsqd.protocol.command_parser import read_sized, split_equal, split_finishes, split_publishes
 
 LINE = b"PUB t\n"
 ID = b"0123456789abcdef"

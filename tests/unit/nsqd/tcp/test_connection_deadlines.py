@@ -2,7 +2,7 @@
 
 import pytest
 
-from nsqd.tcp.deadlines import DEADLINE_SLACK_S, Deadlines, Due, Vitality
+from nsqd.tcp.connection import DEADLINE_SLACK_S, Deadlines, Due, Vitality
 from tests.support.fake_loop import FakeLoop
 
 INTERVAL_S = 10.0

@@ -3,8 +3,8 @@
 import pytest
 
 from nsqd.broker.queue.receipt import Receipt
+from nsqd.tcp.handlers import MAX_WAITING_BYTES, MAX_WAITING_REPLIES, Replies
 from nsqd.tcp.read_gate import ReadGate
-from nsqd.tcp.replies import MAX_WAITING_BYTES, MAX_WAITING_REPLIES, Replies
 from tests.support.fake_loop import FakeLoop, FakeTransport
 
 

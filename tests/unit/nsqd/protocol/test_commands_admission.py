@@ -2,7 +2,7 @@
 
 import pytest
 
-from nsqd.protocol.admission import Admission, ClientState
+from nsqd.protocol.commands import Admission, ClientState
 from nsqd.protocol.errors import FatalClientError
 
 INIT, SUBSCRIBED, CLOSING = ClientState
