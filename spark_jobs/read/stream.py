@@ -38,9 +38,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from spark_jobs.read.files.catalog import find_queues
+from spark_jobs.read.files.catalog import Queue, find_gaps, find_queues, ranges_of
 from spark_jobs.read.files.plan import gather, make_slice
-from spark_jobs.read.files.queue import Queue, find_gaps, ranges_of
 from spark_jobs.read.files.scan import SegmentLostError, SegmentSlice, count_records
 from spark_jobs.read.options import Origin, ReadOptions
 from spark_jobs.read.reader import read_partition

@@ -11,9 +11,8 @@ from dataclasses import replace
 from pyspark.sql.datasource import InputPartition
 
 from spark_jobs.read.columns import Constants
-from spark_jobs.read.files.catalog import find_queues
+from spark_jobs.read.files.catalog import Queue, find_queues
 from spark_jobs.read.files.corruption import CorruptionPartition, problem_row
-from spark_jobs.read.files.queue import Queue
 from spark_jobs.read.files.scan import (
     DamagedSegmentError,
     MessagePartition,

@@ -18,8 +18,7 @@ from diskqueue.salvage import find_spans
 from diskqueue.segment import PREFIX, PREFIX_BYTES, Damage, RecordLimits, find_damage
 from spark_jobs.read.columns import Constants
 from spark_jobs.read.files.directory import Directory
-from spark_jobs.read.files.lanes import Offsets, find_records
-from spark_jobs.read.files.records import Records
+from spark_jobs.read.files.records import Offsets, Records, find_records
 from spark_jobs.read.options import Mode, ReadOptions
 
 # Small enough for the cache of the CPU; 1 to 16 MiB are equally fast, 64 is not.

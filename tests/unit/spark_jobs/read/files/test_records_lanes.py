@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from diskqueue.segment import RecordLimits, split_records
-from spark_jobs.read.files import lanes
-from spark_jobs.read.files.lanes import find_records
+from spark_jobs.read.files import records
+from spark_jobs.read.files.records import find_records
 from tests.spark.data_dirs import TIME_NS, Message, content
 
 LIMITS = RecordLimits()
@@ -25,7 +25,7 @@ def check(data: bytes, stop: int | None = None, limits: RecordLimits = LIMITS) -
 
     with pytest.MonkeyPatch.context() as patch:
         for name, value in SMALL.items():
-            patch.setattr(lanes, name, value)
+            patch.setattr(records, name, value)
         offsets, end = find_records(bytearray(data), stop, limits)
 
     assert offsets.dtype == np.int64
