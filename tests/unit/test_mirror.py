@@ -1,0 +1,83 @@
+"""The test of a module is found by its path: tests/unit/nsqd/broker/test_topic.py for topic.py.
+
+A module with several files of tests has them by prefix (test_topic_limits.py). A module that is
+tested elsewhere stands in ELSEWHERE with the file that does it.
+"""
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("diskqueue", "lookupd", "nsqd", "spark_jobs")
+
+# Modules without behaviour of their own: exceptions, protocols and records that others fill.
+VALUES = {
+    "diskqueue/errors.py",
+    "nsqd/broker/errors.py",
+    "nsqd/broker/scheduler.py",
+    "nsqd/node.py",
+}
+
+ELSEWHERE = {
+    # What they do is only seen from outside: over sockets, or as a process.
+    "nsqd/daemon.py": "wire/test_lifecycle.py",
+    "nsqd/http/server.py": "wire/test_http_server.py",
+    "nsqd/runtime/drain.py": "wire/test_drain.py",
+    "lookupd/__main__.py": "wire/test_lookupd_process.py",
+    "lookupd/daemon.py": "wire/test_lookupd_process.py",
+    "lookupd/http_api.py": "wire/test_lookupd_http.py",
+    "lookupd/metrics.py": "wire/test_lookupd_http.py",
+    "lookupd/tcp.py": "wire/test_lookupd_tcp.py",
+    # Routes are thin, and their contract is HTTP.
+    "nsqd/api/admin.py": "wire/test_http_api.py",
+    "nsqd/api/config.py": "wire/test_http_api.py",
+    "nsqd/api/limits.py": "wire/test_bounds.py",
+    "nsqd/api/peek.py": "wire/test_peek.py",
+    "nsqd/api/publish.py": "wire/test_http_publish.py",
+    "nsqd/api/router.py": "wire/test_http_api.py",
+    "nsqd/api/topics.py": "wire/test_http_api.py",
+    # They need Spark.
+    "spark_jobs/__main__.py": "spark/test_jobs.py",
+    "spark_jobs/commands.py": "spark/test_jobs.py",
+    "spark_jobs/source.py": "spark/test_source.py",
+    "spark_jobs/jobs/export.py": "spark/test_jobs.py",
+    "spark_jobs/jobs/progress.py": "spark/test_progress.py",
+    "spark_jobs/jobs/replay.py": "spark/test_jobs.py",
+    # Parts of a neighbour, through which they are tested.
+    "nsqd/config/kinds.py": "unit/nsqd/config/test_flags.py",
+    "nsqd/http/arguments.py": "unit/nsqd/http/test_routes.py",
+    "nsqd/lookup/conversation.py": "unit/nsqd/lookup/test_peer.py",
+    "nsqd/lookup/topic_starter.py": "unit/nsqd/lookup/test_registration.py",
+    "nsqd/stats/clients.py": "unit/nsqd/stats/test_snapshot.py",
+}
+
+MODULES = sorted(
+    str(path.relative_to(ROOT))
+    for package in PACKAGES
+    for path in (ROOT / package).rglob("*.py")
+    if path.name != "__init__.py"
+)
+
+
+def find_tests(module: str) -> list[Path]:
+    """Return the test files that a module has by its path."""
+    path = Path(module)
+    folder = ROOT / "tests" / "unit" / path.parent
+    name = path.stem.strip("_")
+    return [*folder.glob(f"test_{name}.py"), *folder.glob(f"test_{name}_*.py")]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_has_its_tests(module: str) -> None:
+    if module in VALUES:
+        return
+    if module in ELSEWHERE:
+        assert (ROOT / "tests" / ELSEWHERE[module]).is_file()
+        assert not find_tests(module), "it has a test of its own now"
+    else:
+        assert find_tests(module)
+
+
+def test_the_tables_name_modules_that_exist() -> None:
+    assert set(ELSEWHERE) | VALUES <= set(MODULES)
