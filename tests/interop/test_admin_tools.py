@@ -4,7 +4,6 @@ import asyncio
 import json
 import shutil
 import socket
-import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.cluster import PATIENCE_S, Cluster, Lookupd, Nsqd, wait_for
-from tests.support.http_client import HttpClient
+from tests.support.http_client import HttpClient, fetch
 
 pytestmark = pytest.mark.skipif(
     not (shutil.which("nsqadmin") and shutil.which("nsq_stat")),
@@ -55,17 +54,11 @@ class Admin:
 
     async def ask(self, method: str, target: str, body: Any = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
-        url = f"http://127.0.0.1:{self._port}/api{target}"
-        request = urllib.request.Request(url, data, method=method)
-        return json.loads(await asyncio.to_thread(_read, request))
-
-
-def _read(request: urllib.request.Request) -> bytes:
-    # A status that is not 200 raises; proxies are for others.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(request, timeout=PATIENCE_S) as reply:
-        data: bytes = reply.read()
-    return data
+        address = ("127.0.0.1", self._port)
+        # Not HttpClient, which wants to be told how long a reply is: nsqadmin sends chunks.
+        reply = await asyncio.to_thread(fetch, address, method, f"/api{target}", data)
+        assert reply.status == 200, reply
+        return reply.json()
 
 
 @pytest.fixture

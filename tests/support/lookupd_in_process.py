@@ -1,7 +1,6 @@
 """An nsqlookupd in a thread, on ports of its own, and blocking clients for its two doors."""
 
 import asyncio
-import http.client
 import json
 import socket
 import struct
@@ -13,6 +12,7 @@ from typing import Any, Self
 from lookupd.daemon import Daemon
 from lookupd.options import Options
 from nsqd.protocol.lookup import MAGIC, PeerIdentity, encode_identify
+from tests.support.http_client import Reply, fetch
 
 TIMEOUT_S = 10.0
 
@@ -90,26 +90,20 @@ class LookupdInProcess:
         peer.identify(PeerIdentity(name, 5150, 5151, "1.3.0", "host", "zone", "region"))
         return peer
 
-    def request(self, method: str, target: str) -> tuple[http.client.HTTPResponse, bytes]:
+    def request(self, method: str, target: str) -> Reply:
         """Make one HTTP request."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.daemon.http_port, TIMEOUT_S)
-        try:
-            connection.request(method, target)
-            response = connection.getresponse()
-            return response, response.read()
-        finally:
-            connection.close()
+        return fetch(("127.0.0.1", self.daemon.http_port), method, target)
 
     def get(self, target: str) -> Any:
         """GET something that must be JSON with status 200."""
-        response, body = self.request("GET", target)
-        assert response.status == 200, (response.status, body)
-        return json.loads(body)
+        reply = self.request("GET", target)
+        assert reply.status == 200, reply
+        return reply.json()
 
     def post(self, target: str) -> None:
         """POST something that must be answered with an empty 200."""
-        response, body = self.request("POST", target)
-        assert (response.status, body) == (200, b"")
+        reply = self.request("POST", target)
+        assert (reply.status, reply.body) == (200, b"")
 
 
 class LookupPeer:

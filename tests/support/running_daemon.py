@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from nsqd.config.options import Options
 from nsqd.daemon import Daemon
+from tests.support.http_client import HttpClient
 from tests.support.v2_client import MAGIC, PATIENCE_S, Address, V2Client
 
 POLL_S = 0.01
@@ -87,13 +88,9 @@ class RunningDaemon:
 
     async def request(self, method: str, target: str) -> tuple[int, bytes]:
         """Make one HTTP request; return the status and the body."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.daemon.http_port)
-        writer.write(f"{method} {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
-        reply = await asyncio.wait_for(reader.read(), PATIENCE_S)
-        writer.close()
-        await writer.wait_closed()
-        head, _, body = reply.partition(b"\r\n\r\n")
-        return int(head.split(b" ")[1]), body
+        async with await HttpClient.connect(("127.0.0.1", self.daemon.http_port)) as http:
+            reply = await http.request(method, target)
+        return reply.status, reply.body
 
     async def post(self, target: str) -> None:
         """POST what must succeed."""

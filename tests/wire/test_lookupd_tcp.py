@@ -26,7 +26,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def connection_count(lookupd: LookupdInProcess) -> int:
-    _, body = lookupd.request("GET", "/metrics")
+    body = lookupd.request("GET", "/metrics").body
     [line] = [line for line in body.splitlines() if line.startswith(b"nsqlookupd_tcp_connections ")]
     return int(float(line.split()[1]))
 

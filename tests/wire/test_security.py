@@ -426,7 +426,7 @@ def test_nsqlookupd_refuses_such_names(lookupd: LookupdInProcess) -> None:
             assert peer.command(b"REGISTER " + name).startswith(b"E_BAD_TOPIC")
         with lookupd.nsqd() as peer:
             assert peer.command(b"REGISTER t " + name).startswith(b"E_BAD_CHANNEL")
-    response, _ = lookupd.request("POST", "/topic/create?topic=..%2fx")
+    response = lookupd.request("POST", "/topic/create?topic=..%2fx")
     assert response.status == 400
 
 
