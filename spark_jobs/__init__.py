@@ -1,6 +1,6 @@
 """Spark over nsqd's queues on disk: a data source, a stream, a sink, and jobs that use them.
 
-source.py   the format nsq, made known to Spark by `register`
+source.py   the format nsq, made known to Spark by `register`; option_values.py reads its options
 read/       queues as rows: options, columns, batch and stream readers; read/files the files of nsqd
 write/      rows as messages: the sink, and the client that publishes
 jobs/       report, export, replay, sql; commands.py, __main__.py and session.py run them

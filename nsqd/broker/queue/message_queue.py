@@ -169,9 +169,11 @@ class MessageQueue:
         again with its attempts, and its old record is committed; likewise if too many records stand
         behind the old one. It never fails: messages that the disk refuses stay in memory.
         """
+        # Too many records stand behind one that is not finished.
+        has_long_tail = self._backend.outstanding_count > OUTSTANDING_MAX_COUNT
         for piece in _gather(messages):
             has_room = self._capacity and self._memory_count + piece.count <= self._capacity
-            if has_room and not (piece.is_on_disk and self._has_long_tail):
+            if has_room and not (piece.is_on_disk and has_long_tail):
                 self._enter(piece)
                 continue
             try:
@@ -317,11 +319,6 @@ class MessageQueue:
         while self._pieces:
             self._leave(self._pieces.pop())
 
-    @property
-    def _has_long_tail(self) -> bool:
-        """Whether too many records stand behind one that is not finished."""
-        return self._backend.outstanding_count > OUTSTANDING_MAX_COUNT
-
     def _append(self, batch: AnyBatch, start: int) -> Piece | None:
         """Append to disk from `start` on; return the piece to keep in memory, if it is to be kept.
 
@@ -383,17 +380,25 @@ class MessageQueue:
         self._unread_count = self._backend.unread_count
         if piece is None:
             return False
-        for part in self._split_by_due_time(piece) if self._backend.due_times else (piece,):
+        if not self._backend.due_times:
+            self._enter(piece)
+            return True
+        ids = piece.batch.ids(piece.start, piece.stop)
+        for part in _split_by_due_time(piece, map(self._backend.pop_due_time, ids)):
             self._enter(part)
         return True
 
-    def _split_by_due_time(self, piece: Piece) -> Iterator[Piece]:
-        """Cut up a piece that was read so that the messages of each part are due together."""
-        due_times = map(self._backend.pop_due_time, piece.batch.ids(piece.start, piece.stop))
-        groups = [(due_ns, len(list(group))) for due_ns, group in groupby(due_times)]
-        for due_ns, count in groups:
-            part = piece.cut(count) if count < piece.count else piece
-            yield part.with_due_time(due_ns) if due_ns else part
+
+def _split_by_due_time(piece: Piece, due_times: Iterable[int]) -> Iterator[Piece]:
+    """Cut up a piece that was read so that the messages of each part are due together.
+
+    Args:
+        due_times: one for each message, 0 for a message that was never deferred.
+    """
+    groups = [(due_ns, len(list(group))) for due_ns, group in groupby(due_times)]
+    for due_ns, count in groups:
+        part = piece.cut(count) if count < piece.count else piece
+        yield part.with_due_time(due_ns) if due_ns else part
 
 
 def _gather(messages: Sequence[Message]) -> list[Piece]:
