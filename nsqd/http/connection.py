@@ -1,8 +1,8 @@
 """One HTTP connection: replies in order, timeouts and flow control. `server.py` listens.
 
-A connection owns its parser, its queue of requests, one timer and at most one future: the slow call
-for whose reply all later requests wait. Handlers that return a `Response` run inside
-`data_received`, and all replies of one read leave in one write.
+A connection owns its parser with the queue of requests, its input that waits to be parsed, its
+output, its deadline, and at most one slow call, for whose reply all later requests wait. Handlers
+that return a `Response` run inside `data_received`, and all replies of one read leave in one write.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import enum
 import time
 from collections.abc import Awaitable, Callable
 from email.utils import formatdate
+from functools import partial
 from typing import Final, TypeAlias, cast
 
 from nsqd.http.parser import (
@@ -105,64 +106,231 @@ class HttpService:
         return self._date_line
 
 
+class _Deadline:
+    """The one timer of a connection.
+
+    `at` may be put off without a call: the timer stays as it is, and starts anew if it fires early.
+    """
+
+    __slots__ = ("_loop", "_on_reached", "_timer", "at", "subject")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_reached: Callable[[], None]) -> None:
+        self._loop = loop
+        self._on_reached: Callable[[], None] | None = on_reached
+        self._timer: asyncio.TimerHandle | None = None
+        self.at = 0.0
+        # The number of the request and its part that must arrive by then; None: no such part.
+        self.subject: tuple[int, Phase] | None = None
+
+    def set(self, at: float) -> None:
+        """Have this deadline instead of the one before, even if it is earlier."""
+        self.at = at
+        if self._timer is not None:
+            if self._timer.when() <= at:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(at, self._on_timer)
+
+    def close(self) -> None:
+        """Have no deadline any more, and let go of the callback: it refers to the connection."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._on_reached = None
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if self._loop.time() < self.at:
+            self.set(self.at)
+        elif self._on_reached is not None:
+            self._on_reached()
+
+
+class _SlowCall:
+    """A request whose handler has promised its reply for later."""
+
+    __slots__ = ("_on_done", "_task", "request", "started")
+
+    def __init__(
+        self,
+        request: Request,
+        started: float,
+        on_done: Callable[[_SlowCall, asyncio.Future[Response]], None],
+    ) -> None:
+        """Remember the request; `start` gives it the promise.
+
+        Args:
+            started: when the handler was called.
+            on_done: called with the call and its future, unless the call was abandoned.
+        """
+        self.request = request
+        self.started = started
+        self._on_done: Callable[[_SlowCall, asyncio.Future[Response]], None] | None = on_done
+        # Only a task made here. A handler's own future is not kept, as it refers to this call.
+        self._task: asyncio.Future[Response] | None = None
+
+    def start(self, reply: Awaitable[Response], loop: asyncio.AbstractEventLoop) -> None:
+        """Wait for a reply.
+
+        Raises:
+            TypeError: the handler answered with an object that cannot be awaited.
+            ValueError: it answered with the future of another loop.
+        """
+        future = asyncio.ensure_future(reply, loop=loop)
+        if future is not reply:
+            self._task = future
+        future.add_done_callback(self._on_future_done)
+
+    def abandon(self) -> None:
+        """Cancel the task if one was made here, but no future of a handler: others may wait too."""
+        self._on_done = None
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+
+    def read_reply(self, future: asyncio.Future[Response]) -> Response:
+        """Return the handler's reply, or the reply to the error that it raised."""
+        if future.cancelled():
+            return Response.error(HttpError(503, "CANCELLED"), self.request.route.style)
+        return answer(self.request, _get_response, future)
+
+    def _on_future_done(self, future: asyncio.Future[Response]) -> None:
+        self._task = None
+        on_done, self._on_done = self._on_done, None
+        if on_done is not None:
+            on_done(self, future)
+        else:
+            # The client has left, but an error of the handler has to be logged.
+            self.read_reply(future)
+
+
+class _Backlog:
+    """Input that is read but not parsed, because replies before it do not flow.
+
+    At most one read's worth: the transport does not read on while there is any.
+    """
+
+    __slots__ = ("_is_reading_paused", "_transport", "unparsed")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport: asyncio.Transport | None = transport
+        self._is_reading_paused = False
+        self.unparsed = _NOTHING
+
+    def add(self, data: bytes) -> None:
+        self.unparsed = memoryview(bytes(self.unparsed) + data)
+
+    def pop_slice(self) -> memoryview:
+        """Remove and return as much as the parser takes at once."""
+        piece = self.unparsed[:FEED_SLICE_BYTES]
+        self.unparsed = self.unparsed[FEED_SLICE_BYTES:]
+        return piece
+
+    def clear(self) -> None:
+        self.unparsed = _NOTHING
+
+    def set_reading(self) -> None:
+        """Let the transport read on if there is no backlog, else stop it."""
+        if bool(self.unparsed) != self._is_reading_paused:
+            assert self._transport is not None
+            self._is_reading_paused = not self._is_reading_paused
+            if self._is_reading_paused:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    def close(self) -> None:
+        """Drop the input and let go of the transport."""
+        self.unparsed = _NOTHING
+        self._transport = None
+
+
+class _Output:
+    """Replies on their way to the client: collected here, then handed to the transport at once."""
+
+    __slots__ = ("_parts", "_size_bytes", "_transport", "_unsent_bytes", "is_paused")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport: asyncio.Transport | None = transport
+        self._parts: list[bytes] = []
+        self._size_bytes = 0
+        self._unsent_bytes = 0
+        # Set by the connection while the transport takes no more: the client does not read.
+        self.is_paused = False
+
+    def send(self, data: bytes) -> None:
+        self._parts.append(data)
+        self._size_bytes += len(data)
+        if self._size_bytes >= FLUSH_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand all parts to the transport in one write."""
+        parts = self._parts
+        if parts:
+            assert self._transport is not None
+            self._transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
+            parts.clear()
+            self._size_bytes = 0
+
+    def note_unsent(self) -> None:
+        """Remember how many bytes the transport holds, for `has_moved`."""
+        assert self._transport is not None
+        self._unsent_bytes = self._transport.get_write_buffer_size()
+
+    def has_moved(self) -> bool:
+        """Return whether the client has read any byte since `note_unsent`."""
+        assert self._transport is not None
+        return self._transport.get_write_buffer_size() < self._unsent_bytes
+
+    def close(self) -> None:
+        """Drop the parts and let go of the transport."""
+        self._parts.clear()
+        self._transport = None
+
+
 class HttpConnection(asyncio.Protocol):
     """One client: replies in the order of its requests, within the limits of the server."""
 
     __slots__ = (
         "__weakref__",
+        "_backlog",
         "_deadline",
-        "_future",
         "_is_ending",
         "_is_eof",
-        "_is_future_ours",
-        "_is_reading_paused",
-        "_is_write_paused",
+        "_limits",
         "_linger_bytes",
         "_loop",
-        "_out",
-        "_out_bytes",
+        "_output",
         "_parser",
         "_service",
+        "_slow_call",
         "_state",
         "_time",
-        "_timed",
-        "_timer",
         "_transport",
-        "_unparsed",
-        "_unsent_bytes",
-        "_waiting",
     )
+
+    # Made when the transport is there: a client whose TLS handshake fails never has one, and its
+    # connection would not be told to break the circle of references through the deadline.
+    _backlog: _Backlog
+    _deadline: _Deadline
+    _output: _Output
+    _parser: RequestParser
 
     def __init__(self, service: HttpService, loop: asyncio.AbstractEventLoop) -> None:
         self._service = service
+        self._limits = service.limits
         self._loop = loop
         self._time = loop.time
         self._state: _State = _OPEN
         self._transport: asyncio.Transport | None = None
-        self._parser: RequestParser | None = None
-        # Read but not parsed, because replies before it do not flow; at most one read's worth.
-        self._unparsed = memoryview(b"")
-        self._out: list[bytes] = []
-        self._out_bytes = 0
-        # The slow call under way, and the request it answers.
-        self._future: asyncio.Future[Response] | None = None
-        self._waiting: tuple[Request, float] | None = None
-        self._is_future_ours = False
-        self._is_write_paused = False
-        self._is_reading_paused = False
+        self._slow_call: _SlowCall | None = None
         self._is_eof = False
         # Set when the server stops: the reply under way is the last.
         self._is_ending = False
         self._linger_bytes = 0
-        # The one timer is not moved when the deadline is put off; it starts anew when it fires.
-        self._timer: asyncio.TimerHandle | None = None
-        self._deadline = 0.0
-        # Which part of which request the deadline is for.
-        self._timed: tuple[int, Phase] | None = None
-        self._unsent_bytes = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
         service = self._service
         self._parser = RequestParser(
             service.router,
@@ -171,8 +339,12 @@ class HttpConnection(asyncio.Protocol):
             is_tls=service.is_tls,
             before=service.before,
         )
+        self._transport = cast(asyncio.Transport, transport)
+        self._backlog = _Backlog(self._transport)
+        self._output = _Output(self._transport)
+        self._deadline = _Deadline(self._loop, self._on_deadline)
         service.connections.add(self)
-        self._arm(self._time() + service.limits.idle_timeout_s)
+        self._deadline.set(self._time() + self._limits.idle_timeout_s)
         excess_count = service.excess_count()
         if excess_count > MAX_REFUSED_CONNECTIONS or service.is_ending:
             self._transport.abort()
@@ -181,30 +353,26 @@ class HttpConnection(asyncio.Protocol):
             self._pump()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        future, self._future = self._future, None
-        if future is not None and self._is_future_ours:
-            future.cancel()
         self._state = _CLOSING
-        self._out.clear()
-        self._unparsed = _NOTHING
-        if self._parser is not None:
+        if self._transport is not None:
+            self._transport = None
+            self._deadline.close()
+            self._output.close()
+            self._backlog.close()
             self._parser.close()
-        self._transport = None
+        call, self._slow_call = self._slow_call, None
+        if call is not None:
+            call.abandon()
         self._service.forget(self)
 
     def data_received(self, data: bytes) -> None:
         if self._state is not _OPEN:
             self._drop(len(data))
             return
-        parser = self._parser
-        assert parser is not None
         if len(data) <= FEED_SLICE_BYTES and not self._is_blocked():
-            parser.feed(data)
+            self._parser.feed(data)
         else:
-            self._unparsed = memoryview(bytes(self._unparsed) + data)
+            self._backlog.add(data)
         self._pump()
 
     def eof_received(self) -> bool:
@@ -216,13 +384,13 @@ class HttpConnection(asyncio.Protocol):
         return not self._service.is_tls
 
     def pause_writing(self) -> None:
-        self._is_write_paused = True
+        self._output.is_paused = True
         self._watch_output()
 
     def resume_writing(self) -> None:
-        self._is_write_paused = False
+        self._output.is_paused = False
         if self._state is _OPEN:
-            self._timed = None
+            self._deadline.subject = None
             self._pump()
 
     def end(self) -> None:
@@ -237,38 +405,36 @@ class HttpConnection(asyncio.Protocol):
             self._transport.abort()
 
     def _is_blocked(self) -> bool:
-        return self._future is not None or self._is_write_paused
+        return self._slow_call is not None or self._output.is_paused
 
     def _is_busy(self) -> bool:
         parser = self._parser
-        assert parser is not None
-        is_reading = parser.phase is not BETWEEN or bool(self._unparsed)
+        is_reading = parser.phase is not BETWEEN or bool(self._backlog.unparsed)
         return is_reading or bool(parser.ready) or self._is_blocked()
 
     def _pump(self) -> None:
         """Parse and answer until there is nothing to parse or replies stop flowing."""
         parser = self._parser
-        assert parser is not None
+        output = self._output
         ready = parser.ready
         while self._state is _OPEN:
-            while ready and self._future is None and not self._is_write_paused:
+            while ready and self._slow_call is None and not output.is_paused:
                 self._respond(ready.popleft())
             if self._is_blocked() or not self._feed_more(parser):
                 break
         if self._state is _OPEN:
-            self._flush()
-            self._set_reading()
+            output.flush()
+            self._backlog.set_reading()
             self._set_deadline(parser)
 
     def _feed_more(self, parser: RequestParser) -> bool:
         """Take the next step of the input, if there is one; nothing waits to be answered."""
-        if self._unparsed:
-            parser.feed(self._unparsed[:FEED_SLICE_BYTES])
-            self._unparsed = self._unparsed[FEED_SLICE_BYTES:]
+        if self._backlog.unparsed:
+            parser.feed(self._backlog.pop_slice())
             return True
         if parser.is_continue_due:
             parser.is_continue_due = False
-            self._send(_CONTINUE)
+            self._output.send(_CONTINUE)
         if self._is_eof and parser.phase is BETWEEN:
             self._close()
         elif self._is_eof:
@@ -287,81 +453,52 @@ class HttpConnection(asyncio.Protocol):
 
     def _wait_for(self, request: Request, reply: Awaitable[Response], started: float) -> None:
         """Let the rest of the connection wait for a slow call."""
-        future = answer(request, self._schedule, reply)
-        if isinstance(future, Response):
-            self._reply(request, future, started)
-            return
-        self._future = future
-        self._is_future_ours = future is not reply
-        self._waiting = (request, started)
-        future.add_done_callback(self._finish_waiting)
-
-    def _schedule(self, reply: Awaitable[Response]) -> asyncio.Future[Response]:
-        return asyncio.ensure_future(reply, loop=self._loop)
-
-    def _finish_waiting(self, future: asyncio.Future[Response]) -> None:
-        assert self._waiting is not None
-        request, started = self._waiting
-        self._waiting = None
-        is_lost = self._future is None
-        self._future = None
-        if future.cancelled():
-            reply = Response.error(HttpError(503, "CANCELLED"), request.route.style)
+        call = _SlowCall(request, started, self._finish_slow_call)
+        refusal = answer(request, partial(call.start, loop=self._loop), reply)
+        if refusal is None:
+            self._slow_call = call
         else:
-            # Also if the client has left: the error of a handler has to be logged.
-            reply = answer(request, _get_response, future)
-        if not is_lost:
-            self._reply(request, reply, started)
-            self._timed = None
-            self._pump()
+            self._reply(request, refusal, started)
+
+    def _finish_slow_call(self, call: _SlowCall, future: asyncio.Future[Response]) -> None:
+        self._slow_call = None
+        self._reply(call.request, call.read_reply(future), call.started)
+        self._deadline.subject = None
+        self._pump()
 
     def _reply(self, request: Request, response: Response, started: float) -> None:
         service = self._service
+        output = self._output
         style = request.route.style
         date_line = service.date_line(self._time())
-        parser = self._parser
-        assert parser is not None
-        if self._is_ending and not parser.ready:
+        if self._is_ending and not self._parser.ready:
             request.end_connection()
         if not request.reply_lines and request.raw_method != b"HEAD":
-            self._send(response.encode(style, date_line))
+            output.send(response.encode(style, date_line))
         else:
-            self._send(response.encode_head(style, date_line, request.reply_lines))
+            output.send(response.encode_head(style, date_line, request.reply_lines))
             if request.raw_method != b"HEAD":
-                self._send(response.body)
+                output.send(response.body)
         if service.on_request is not None and not request.route.is_quiet:
             service.on_request(request, response, time.perf_counter() - started)
         if request.is_last:
-            self._finish(parser)
-
-    def _send(self, data: bytes) -> None:
-        self._out.append(data)
-        self._out_bytes += len(data)
-        if self._out_bytes >= FLUSH_BYTES:
-            self._flush()
-
-    def _flush(self) -> None:
-        if self._out:
-            assert self._transport is not None
-            self._transport.write(self._out[0] if len(self._out) == 1 else b"".join(self._out))
-            self._out.clear()
-            self._out_bytes = 0
+            self._finish(self._parser)
 
     def _finish(self, parser: RequestParser) -> None:
         """Close after the last reply, at once unless the client may still be sending."""
-        self._flush()
-        is_mid_input = parser.has_refused or parser.phase is not BETWEEN or self._unparsed
+        self._output.flush()
+        is_mid_input = parser.has_refused or parser.phase is not BETWEEN or self._backlog.unparsed
         parser.ready.clear()
-        self._unparsed = _NOTHING
+        self._backlog.clear()
         if self._is_eof or not is_mid_input:
             self._close()
             return
         assert self._transport is not None
         self._state = _LINGERING
-        self._set_reading()
+        self._backlog.set_reading()
         if self._transport.can_write_eof():
             self._transport.write_eof()
-        self._arm(self._time() + LINGER_TIMEOUT_S)
+        self._deadline.set(self._time() + LINGER_TIMEOUT_S)
 
     def _drop(self, size_bytes: int) -> None:
         self._linger_bytes += size_bytes
@@ -371,73 +508,46 @@ class HttpConnection(asyncio.Protocol):
     def _close(self) -> None:
         self._state = _CLOSING
         if self._transport is not None:
-            self._flush()
+            self._output.flush()
             self._watch_output()
             self._transport.close()
 
-    def _set_reading(self) -> None:
-        """Read on unless input is waiting for output."""
-        assert self._transport is not None
-        if bool(self._unparsed) != self._is_reading_paused:
-            self._is_reading_paused = not self._is_reading_paused
-            if self._is_reading_paused:
-                self._transport.pause_reading()
-            else:
-                self._transport.resume_reading()
-
     def _watch_output(self) -> None:
-        assert self._transport is not None
-        self._unsent_bytes = self._transport.get_write_buffer_size()
-        self._arm(self._time() + self._service.limits.write_timeout_s)
+        """Give the client the time of a write timeout to read some of its replies."""
+        self._output.note_unsent()
+        self._deadline.set(self._time() + self._limits.write_timeout_s)
 
     def _set_deadline(self, parser: RequestParser) -> None:
-        limits = self._service.limits
+        limits = self._limits
         if self._is_blocked():
-            if not self._is_write_paused:
-                self._deadline = self._time() + limits.idle_timeout_s
+            if not self._output.is_paused:
+                self._deadline.at = self._time() + limits.idle_timeout_s
         elif parser.phase is BETWEEN:
-            self._deadline = self._time() + limits.idle_timeout_s
+            self._deadline.at = self._time() + limits.idle_timeout_s
         else:
-            timed = (parser.request_count, parser.phase)
-            if timed != self._timed:
-                self._timed = timed
+            subject = (parser.request_count, parser.phase)
+            if subject != self._deadline.subject:
+                self._deadline.subject = subject
                 is_head = parser.phase is HEAD
                 timeout_s = limits.header_timeout_s if is_head else limits.body_timeout_s
-                self._arm(self._time() + timeout_s)
+                self._deadline.set(self._time() + timeout_s)
 
-    def _arm(self, deadline: float) -> None:
-        self._deadline = deadline
-        if self._timer is not None:
-            if self._timer.when() <= deadline:
-                return
-            self._timer.cancel()
-        self._timer = self._loop.call_at(deadline, self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer = None
-        now = self._time()
-        if now < self._deadline:
-            self._arm(self._deadline)
-        elif self._state is _LINGERING:
+    def _on_deadline(self) -> None:
+        if self._state is _LINGERING:
             self._close()
-        elif self._state is _CLOSING or self._is_write_paused:
-            self._check_output()
-        elif self._future is not None:
-            self._arm(now + self._service.limits.idle_timeout_s)
+        elif self._state is _CLOSING or self._output.is_paused:
+            if self._output.has_moved():
+                self._watch_output()
+            else:
+                self.abort()
+        elif self._slow_call is not None:
+            self._deadline.set(self._time() + self._limits.idle_timeout_s)
         else:
             self._expire_input()
 
-    def _check_output(self) -> None:
-        """Abort if the client has read nothing since the last look."""
-        assert self._transport is not None
-        if self._transport.get_write_buffer_size() < self._unsent_bytes:
-            self._watch_output()
-        else:
-            self._transport.abort()
-
     def _expire_input(self) -> None:
+        """Close an idle connection; refuse a request that does not arrive in time."""
         parser = self._parser
-        assert parser is not None
         if parser.phase is BETWEEN:
             self._close()
         else:

@@ -636,6 +636,46 @@ def test_a_lost_connection_leaves_nothing_behind() -> None:
     assert (len(service.connections), timer_count) == (0, 0)
 
 
+def test_a_connection_never_made_leaves_nothing_behind() -> None:
+    """A client that fails in the TLS handshake: no connection_made, no connection_lost."""
+    gc.disable()
+    try:
+        connection = HttpConnection(HttpService(App().router, limits=LIMITS), FakeLoop().as_loop())
+        reference = weakref.ref(connection)
+        del connection
+        assert reference() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("path", ["/future", "/task"])
+@pytest.mark.parametrize("is_answered", [False, True])
+def test_a_client_lost_in_a_slow_call_leaves_nothing_behind(
+    path: str, *, is_answered: bool
+) -> None:
+    app = App()
+    service = HttpService(app.router, limits=LIMITS)
+    gc.collect()
+    gc.disable()
+    try:
+        client = Client(service, app.loop)
+        client.send(get(path))
+        app.loop.turn()
+        reference = weakref.ref(client.connection)
+        future = weakref.ref(app.futures[0])
+        if is_answered:
+            app.futures[0].set_result(OK)
+            app.loop.advance()
+        client.connection.connection_lost(None)
+        app.loop.advance()
+        app.futures.clear()
+        del client
+        assert reference() is None
+        assert future() is None
+    finally:
+        gc.enable()
+
+
 def test_refusals_and_errors_leave_no_cycles(caplog: pytest.LogCaptureFixture) -> None:
     app = App()
     service = HttpService(app.router, limits=LIMITS)
