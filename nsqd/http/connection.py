@@ -192,7 +192,13 @@ class _SlowCall:
         """Return the handler's reply, or the reply to the error that it raised."""
         if future.cancelled():
             return Response.error(HttpError(503, "CANCELLED"), self.request.route.style)
-        return answer(self.request, _get_response, future)
+        reply = answer(self.request, _get_response, future)
+        error = future.exception()
+        if error is not None:
+            # The traceback's frames refer to the future, and it to the error: the garbage collector
+            # is off.
+            error.__traceback__ = None
+        return reply
 
     def _on_future_done(self, future: asyncio.Future[Response]) -> None:
         self._task = None

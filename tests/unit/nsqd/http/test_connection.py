@@ -676,6 +676,26 @@ def test_a_client_lost_in_a_slow_call_leaves_nothing_behind(
         gc.enable()
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_slow_call_that_fails_leaves_no_cycle(*, is_lost: bool) -> None:
+    app = App()
+    gc.collect()
+    gc.disable()
+    try:
+        client = app.client()
+        client.send(get("/future"))
+        reference = weakref.ref(app.futures[0])
+        app.futures.pop().set_exception(HttpError(503, "DISK_FULL"))
+        if is_lost:
+            client.connection.connection_lost(None)
+        app.loop.advance()
+        assert reference() is None
+    finally:
+        gc.enable()
+
+    assert client.replies() == ([] if is_lost else [(503, b'{"message":"DISK_FULL"}')])
+
+
 def test_refusals_and_errors_leave_no_cycles(caplog: pytest.LogCaptureFixture) -> None:
     app = App()
     service = HttpService(app.router, limits=LIMITS)
