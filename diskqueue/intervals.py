@@ -1,9 +1,9 @@
-"""Intervals: a part of a row of things, as a value; the one way in which a queue keeps such sets.
+"""Intervals: an immutable sorted set of half-open integer ranges, each with a count.
 
-The things are records of a segment (an interval is two offsets, and how many records stand between
-them), ordinals of records, or numbers of segments: integers, of which an interval has as many as it
-is wide. While records are being finished one by one, `Outstanding` has a mark for each instead, and
-`Intervals.of_marks` turns the marks into this value at a sync.
+The integers are offsets in a segment (the count: how many records stand between them), ordinals of
+records, or numbers of segments (the count: how wide the range is). While records are being finished
+one by one, `Outstanding` has a mark for each instead, and `Intervals.of_marks` turns the marks into
+this value at a sync.
 """
 
 import re

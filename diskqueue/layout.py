@@ -9,7 +9,10 @@ go-diskqueue ignores these, which are ours alone and may be missing:
 
     NAME.diskqueue.finished                  finished records behind the read position: `sidecar`
     NAME.diskqueue.finished.<random>.tmp     the same while it is being written
-    NAME.diskqueue.due                       when deferred messages are due: nsqd's
+    NAME.diskqueue.due, .due.old             when deferred messages are due: nsqd's `due_log`
+
+A new file needs a kind in `_FILE_NAME`, a field of `QueueFiles`, its removal in `remove_queue`, its
+undo in `writer`, and its crash points in tests/support/faults; the archive uses the same writer.
 
 NAME is a topic, or `topic:channel`. Functions here hold no state. Paths are plain strings, since a
 broker opens thousands of queues, and are never used as format strings: `%` may be part of one.

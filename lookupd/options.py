@@ -2,7 +2,7 @@
 
 Flag names, TOML keys and defaults are those of the Go nsqlookupd, so that command lines and config
 files carry over. Field = flag with underscores; durations end in _s and are seconds.
-`python -m lookupd.options` prints the table of the README.
+`python -m lookupd.options` prints them as a table.
 """
 
 # ruff: noqa: RUF009 - flag() makes dataclass fields; ruff takes them for values.

@@ -14,7 +14,7 @@ a producer of a channel is a producer of its topic.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nsqd.protocol.lookup import PeerIdentity
+from nsqd.protocol.lookup import NsqdIdentity
 from nsqd.protocol.names import is_ephemeral
 
 
@@ -23,7 +23,7 @@ class Peer:
 
     __slots__ = ("channels", "identity", "last_update", "remote_address", "topics")
 
-    def __init__(self, remote_address: str, identity: PeerIdentity, *, now: float) -> None:
+    def __init__(self, remote_address: str, identity: NsqdIdentity, *, now: float) -> None:
         self.remote_address = remote_address
         self.identity = identity
         self.last_update = now
@@ -107,7 +107,7 @@ class Registry:
 
     # Changes by peers.
 
-    def add_peer(self, remote_address: str, identity: PeerIdentity, *, now: float) -> Peer:
+    def add_peer(self, remote_address: str, identity: NsqdIdentity, *, now: float) -> Peer:
         """Add a peer that has identified itself."""
         peer = Peer(remote_address, identity, now=now)
         self._peers[peer] = None

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import nsqd
 from nsqd.api.router import make_before_hook, make_router
 from nsqd.broker import metadata
 from nsqd.broker.broker import Broker
@@ -24,16 +23,12 @@ from nsqd.broker.health import FULL_ERRNOS
 from nsqd.broker.queue.ids import IdFloor, MessageIdFactory
 from nsqd.config import options as option_checks
 from nsqd.config.flags import OptionsError, version_text
-from nsqd.config.kinds import TLSRequired
 from nsqd.config.logs import fatal_line
-from nsqd.config.options import TOPOLOGY_AWARE_CONSUMPTION, Options
-from nsqd.http.client import ClientLimits, HttpClient
+from nsqd.config.options import Options
+from nsqd.http.client import HttpClient
 from nsqd.http.server import BeforeHook, HttpServer, Router, log_request
-from nsqd.lookup.channel_query import ChannelQuery
-from nsqd.lookup.peer import PeerSettings
-from nsqd.lookup.registration import LookupSettings, Registration
+from nsqd.lookup.registration import Registration
 from nsqd.node import Node
-from nsqd.protocol.lookup import PeerIdentity
 from nsqd.runtime import tls
 from nsqd.runtime.data_path import Listing, list_data_path, lock_directory
 from nsqd.runtime.disk_watch import DiskWatch
@@ -56,7 +51,7 @@ from nsqd.runtime.listen import (
     serve,
 )
 from nsqd.runtime.metadata_store import MetadataStore
-from nsqd.settings import broker_settings, command_limits, identify_limits
+from nsqd.settings import broker_settings, http_client_limits, lookup_settings, tcp_settings
 from nsqd.stats.statsd import make_statsd
 from nsqd.tcp.auth import AuthServers
 from nsqd.tcp.auth_patterns import Re2MissingError, require_re2
@@ -151,7 +146,7 @@ class Daemon:
     def _check_options(self) -> None:
         """Make nsqd's start-up checks in nsqd's order."""
         options = self._options
-        option_checks.check_limits(options)
+        option_checks.check_values(options)
         if options.tls_cert or options.tls_key:
             try:
                 self._server_context = tls.build_server_context(
@@ -245,29 +240,18 @@ class Daemon:
 
     def _start_registration(self) -> asyncio.Task[None]:
         """Register the loaded topics; a new topic starts when nsqlookupd has told its channels."""
+        settings = lookup_settings(
+            self._options,
+            self._ensure_http_client(),
+            tcp_port=self.tcp_port,
+            http_port=self.http_port,
+        )
         self.registration = Registration(
-            self._options.lookupd_tcp_addresses, self._lookup_settings(), self.broker.topics
+            self._options.lookupd_tcp_addresses, settings, self.broker.topics
         )
         self.broker.listeners.append(self.registration.on_change)
         self.broker.starter = self.registration.start_topic
         return start_task(self.registration.run(), "registration")
-
-    def _lookup_settings(self) -> LookupSettings:
-        options = self._options
-        identity = PeerIdentity(
-            broadcast_address=options.broadcast_address,
-            tcp_port=options.broadcast_tcp_port or self.tcp_port,
-            http_port=options.broadcast_http_port or self.http_port,
-            version=nsqd.PROTOCOL_VERSION,
-            hostname=socket.gethostname(),
-            topology_zone=options.topology_zone,
-            topology_region=options.topology_region,
-        )
-        return LookupSettings(
-            peer=PeerSettings(identity=identity, max_reply_bytes=options.max_body_size),
-            query=ChannelQuery(self._ensure_http_client()),
-            query_timeout_s=options.http_client_request_timeout_s,
-        )
 
     async def _serve(self, before: BeforeHook | None) -> None:
         drain = Drain(
@@ -346,27 +330,17 @@ class Daemon:
                 self._ensure_http_client(),
                 method=options.auth_http_request_method,
             )
-        return TcpSettings(
-            commands=command_limits(options),
-            identify=identify_limits(options, has_tls=self._server_context is not None),
-            max_req_ms=int(options.max_req_timeout_s * 1000),
-            handshake_timeout_s=options.handshake_timeout_s,
+        return tcp_settings(
+            options,
             ssl_context=self._server_context,
-            is_tls_required=options.tls_required is not TLSRequired.NO,
             auth_servers=self._auth_servers,
-            is_topology_aware=options.has_experiment(TOPOLOGY_AWARE_CONSUMPTION),
             on_read=on_read,
-            max_connections=options.max_connections,
             connections=self._connections,
         )
 
     def _ensure_http_client(self) -> HttpClient:
         if self._http_client is None:
-            options = self._options
-            limits = ClientLimits(
-                connect_timeout_s=options.http_client_connect_timeout_s,
-                request_timeout_s=options.http_client_request_timeout_s,
-            )
+            limits = http_client_limits(self._options)
             self._http_client = HttpClient(limits, ssl_context=self._client_context)
             self._undo.callback(self._http_client.close)
         return self._http_client

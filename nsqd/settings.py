@@ -1,5 +1,8 @@
-"""The options turned into the settings of each part of nsqd: parts never see the options."""
+"""The options as settings of each part of nsqd; only API and statistics see the options whole."""
 
+import socket
+import ssl
+from collections.abc import Callable
 from pathlib import Path
 
 import nsqd
@@ -7,9 +10,17 @@ from nsqd.broker.archive.retention import Retention
 from nsqd.broker.broker import BrokerSettings
 from nsqd.broker.channel import ChannelSettings
 from nsqd.broker.queue.backend import DiskSettings
-from nsqd.config.options import Options
+from nsqd.config.kinds import TLSRequired
+from nsqd.config.options import TOPOLOGY_AWARE_CONSUMPTION, Options
+from nsqd.http.client import ClientLimits, HttpClient
+from nsqd.lookup.channel_query import ChannelQuery
+from nsqd.lookup.peer import PeerSettings
+from nsqd.lookup.registration import LookupSettings
 from nsqd.protocol.command_lines import CommandLimits
 from nsqd.protocol.identify import IdentifyLimits
+from nsqd.protocol.lookup import NsqdIdentity
+from nsqd.tcp.auth import AuthServers
+from nsqd.tcp.connection import TcpSettings, V2Connection
 
 
 def broker_settings(options: Options) -> BrokerSettings:
@@ -63,4 +74,60 @@ def identify_limits(options: Options, *, has_tls: bool) -> IdentifyLimits:
         auth_required=bool(options.auth_http_addresses),
         topology_region=options.topology_region,
         topology_zone=options.topology_zone,
+    )
+
+
+def tcp_settings(
+    options: Options,
+    *,
+    ssl_context: ssl.SSLContext | None,
+    auth_servers: AuthServers | None,
+    on_read: Callable[[], object] | None,
+    connections: set[V2Connection],
+) -> TcpSettings:
+    """Return the settings that all connections of the TCP door share."""
+    return TcpSettings(
+        commands=command_limits(options),
+        identify=identify_limits(options, has_tls=ssl_context is not None),
+        max_req_ms=int(options.max_req_timeout_s * 1000),
+        handshake_timeout_s=options.handshake_timeout_s,
+        ssl_context=ssl_context,
+        is_tls_required=options.tls_required is not TLSRequired.NO,
+        auth_servers=auth_servers,
+        is_topology_aware=options.has_experiment(TOPOLOGY_AWARE_CONSUMPTION),
+        on_read=on_read,
+        max_connections=options.max_connections,
+        connections=connections,
+    )
+
+
+def lookup_settings(
+    options: Options, client: HttpClient, *, tcp_port: int, http_port: int
+) -> LookupSettings:
+    """Return the settings of the registration with nsqlookupd.
+
+    Args:
+        tcp_port, http_port: those in use, announced unless the options name others.
+    """
+    identity = NsqdIdentity(
+        broadcast_address=options.broadcast_address,
+        tcp_port=options.broadcast_tcp_port or tcp_port,
+        http_port=options.broadcast_http_port or http_port,
+        version=nsqd.PROTOCOL_VERSION,
+        hostname=socket.gethostname(),
+        topology_zone=options.topology_zone,
+        topology_region=options.topology_region,
+    )
+    return LookupSettings(
+        peer=PeerSettings(identity=identity, max_reply_bytes=options.max_body_size),
+        query=ChannelQuery(client),
+        query_timeout_s=options.http_client_request_timeout_s,
+    )
+
+
+def http_client_limits(options: Options) -> ClientLimits:
+    """Return the bounds of requests to auth servers and nsqlookupds."""
+    return ClientLimits(
+        connect_timeout_s=options.http_client_connect_timeout_s,
+        request_timeout_s=options.http_client_request_timeout_s,
     )

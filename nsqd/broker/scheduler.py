@@ -1,7 +1,7 @@
 """Scheduler: clock, timers, the next turn of the loop, and a thread for blocking calls.
 
-The event loop is one Scheduler (see nsqd.daemon), the unit tests have another whose time stands
-still until a test moves it.
+The event loop is one Scheduler (nsqd.runtime.event_loop), the unit tests have another whose time
+stands still until a test moves it.
 """
 
 from collections.abc import Callable

@@ -51,7 +51,7 @@ def default_node_id(hostname: str | None = None) -> int:
 class Options:
     """One field per flag. Made by `from_argv()`, or with keywords where there is no command line.
 
-    `check_limits`, `check_tls` and `check_services` say whether the values make sense.
+    `check_values`, `check_tls` and `check_services` say whether the values make sense.
     """
 
     version: bool = flag(
@@ -483,7 +483,7 @@ def config_value(options: Options, toml_key: str) -> object:
     return flags.config_value(options, toml_key)
 
 
-def check_limits(options: Options) -> None:
+def check_values(options: Options) -> None:
     """Make start-up checks 2 and 3 of nsqd, and check the bounds of all other options.
 
     Raises:
@@ -504,7 +504,7 @@ def check_tls(options: Options) -> None:
     """Make start-up check 5, when the TLS files (4) have been read.
 
     Raises:
-        OptionsError: as in `check_limits`.
+        OptionsError: as in `check_values`.
     """
     has_files = options.tls_cert or options.tls_key
     if options.tls_required is not TLSRequired.NO and not has_files:
@@ -515,7 +515,7 @@ def check_services(options: Options) -> None:
     """Make start-up checks 7 and 8, when the CA file (6) has been read.
 
     Raises:
-        OptionsError: as in `check_limits`.
+        OptionsError: as in `check_values`.
     """
     if options.auth_http_request_method not in {"get", "post"}:
         raise OptionsError("--auth-http-request-method must be post or get")
@@ -529,9 +529,9 @@ def check_options(options: Options) -> None:
     """Make all checks that read no file, in nsqd's order.
 
     Raises:
-        OptionsError: as in `check_limits`.
+        OptionsError: as in `check_values`.
     """
-    check_limits(options)
+    check_values(options)
     check_tls(options)
     check_services(options)
 

@@ -21,7 +21,7 @@ from nsqd.protocol.lookup import (
     MAGIC,
     LookupdIdentity,
     LookupReplyError,
-    PeerIdentity,
+    NsqdIdentity,
     decode_lookupd_identity,
     encode_identify,
     encode_ping,
@@ -48,7 +48,7 @@ RETURN_DELAYS_S = (0.25, 0.5)
 class PeerSettings:
     """The identity of this nsqd, and the time limits for every nsqlookupd."""
 
-    identity: PeerIdentity
+    identity: NsqdIdentity
     max_reply_bytes: int
     # nsqd's fixed values.
     connect_timeout_s: float = 1.0

@@ -16,7 +16,7 @@ A deflate stream is raw RFC 1951 without end; every flush is followed by an empt
 
 import struct
 import zlib
-from typing import Final
+from typing import Final, TypeAlias
 
 import snappy
 
@@ -212,3 +212,6 @@ class DeflateCodec:
         """Whether `decode` might return or refuse something without further input."""
         stream = self._decompressor
         return self._is_full or bool(stream.unconsumed_tail) or bool(stream.unused_data)
+
+
+Codec: TypeAlias = SnappyCodec | DeflateCodec

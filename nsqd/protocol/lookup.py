@@ -45,7 +45,7 @@ _PEER_FIELDS = _LOOKUPD_FIELDS | {"topology_zone": read_string, "topology_region
 
 
 @dataclass(frozen=True, slots=True)
-class PeerIdentity:
+class NsqdIdentity:
     """An nsqd, as it describes itself in IDENTIFY."""
 
     broadcast_address: str
@@ -77,7 +77,7 @@ class Ping:
 class Identify:
     """IDENTIFY, the first command of a peer that wants to register anything."""
 
-    identity: PeerIdentity
+    identity: NsqdIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +295,7 @@ def encode_ping() -> bytes:
     return b"PING\n"
 
 
-def encode_identify(identity: PeerIdentity) -> bytes:
+def encode_identify(identity: NsqdIdentity) -> bytes:
     """Make the command IDENTIFY with its body."""
     return b"IDENTIFY\n" + encode_reply(_compact_json(asdict(identity)))
 
@@ -310,7 +310,7 @@ def encode_unregister(topic: str, channel: str | None = None) -> bytes:
     return _encode_registration("UNREGISTER", topic, channel)
 
 
-def decode_peer_identity(body: bytes) -> PeerIdentity:
+def decode_peer_identity(body: bytes) -> NsqdIdentity:
     """Read the body of an IDENTIFY.
 
     Raises:
@@ -322,7 +322,7 @@ def decode_peer_identity(body: bytes) -> PeerIdentity:
         raise _bad_body("failed to decode JSON body") from error
     if not all(map(fields.get, _REQUIRED_PEER_FIELDS)):
         raise _bad_body("missing fields")
-    return PeerIdentity(**fields)
+    return NsqdIdentity(**fields)
 
 
 def decode_lookupd_identity(reply: bytes) -> LookupdIdentity:

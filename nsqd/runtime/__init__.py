@@ -5,7 +5,6 @@ listen, tls     listening sockets; TLS contexts and TLS as a codec
 data_path       lock and newest date of the directory; metadata_store keeps nsqd.dat
 disk_watch      room on the disk, and when a failing disk works again
 drain, slices   leave a cluster without losing messages; long documents in small steps
-stall_watch     who holds up the loop
 
 Called by the daemons and doors. Imports config and broker (not where lookupd comes by).
 """

@@ -5,5 +5,6 @@ memory: those of the process.
 json, text: /stats; prometheus: /metrics, with its table of metrics in families; statsd: pushes.
 
 Called by the API (/stats, /metrics) and by the daemon (statsd). Imports the broker, tcp (clients
-alone), runtime, config and the Node; nothing here is counted, only read.
+alone), runtime, config and the Node; nothing here is counted, only read. A figure that NSQ does not
+have is left out of /stats while it is 0, so that columns and keys stay NSQ's.
 """

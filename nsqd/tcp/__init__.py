@@ -1,7 +1,7 @@
 """The V2 door: clients over TCP and unix sockets.
 
 connection   one client: its bytes, its commands, its timer, its end
-handlers     one function for each command, and the replies in order, though some wait for the disk
+handlers     one function for each command (HANDLERS, _NEED_RIGHTS); Replies: answers in order
 stream       TLS and compression around a socket
 read_gate    the reasons why a client is not read from
 auth         the auth servers and the rights of one client; auth_patterns: names that they allow

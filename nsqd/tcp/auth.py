@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 PUBLISH: Final = "publish"
 SUBSCRIBE: Final = "subscribe"
+# The permission that each command needs.
+_PERMISSION_OF = {"SUB": SUBSCRIBE, "PUB": PUBLISH, "MPUB": PUBLISH, "DPUB": PUBLISH}
 # Questions under way; further clients wait their turn. An auth server that hangs has so many
 # connections at most.
 MAX_QUESTIONS = 32
@@ -246,8 +248,7 @@ class ClientAuth:
             return
         if self.state is None or not self.state.permission_count:
             raise FatalClientError(ErrorCode.E_AUTH_FIRST, f"AUTH required before {verb}")
-        permission = SUBSCRIBE if verb == "SUB" else PUBLISH
-        if not self.state.is_allowed(permission, topic, channel):
+        if not self.state.is_allowed(_PERMISSION_OF[verb], topic, channel):
             text = f"AUTH failed for {verb} on {go_quote(topic)} {go_quote(channel)}"
             raise FatalClientError(ErrorCode.E_UNAUTHORIZED, text)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from ssl import SSLContext, SSLError
 
 from nsqd.protocol import frames
-from nsqd.protocol.compression import DeflateCodec, SnappyCodec
+from nsqd.protocol.compression import Codec
 from nsqd.runtime.tls import TlsCodec, describe_tls_error
 
 # From here on, bodies are not copied once more to be joined into one write.
@@ -52,7 +52,7 @@ class ClientStream:
         self._transport = transport
         self._on_data = on_data
         self._on_tls: Callable[[], None] | None = None
-        self._codec: SnappyCodec | DeflateCodec | None = None
+        self._codec: Codec | None = None
         self._is_shaking_hands = False
 
     def feed(self, data: bytes) -> None:
@@ -113,7 +113,7 @@ class ClientStream:
         self._is_shaking_hands = False
         self._on_tls = None
 
-    def start_compression(self, codec: SnappyCodec | DeflateCodec) -> None:
+    def start_compression(self, codec: Codec) -> None:
         """Compress both directions from here on."""
         self.is_plain = False
         self._codec = codec
@@ -154,7 +154,7 @@ class ClientStream:
             on_tls()
         return data
 
-    def _decode(self, codec: SnappyCodec | DeflateCodec, data: bytes) -> None:
+    def _decode(self, codec: Codec, data: bytes) -> None:
         decoded = codec.decode(data, MAX_DECODED_BYTES)
         if decoded:
             self._on_data(decoded)

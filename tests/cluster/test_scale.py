@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from nsqd.protocol.lookup import (
     MAGIC,
     OK,
-    PeerIdentity,
+    NsqdIdentity,
     encode_identify,
     encode_register,
     encode_reply,
@@ -29,7 +29,7 @@ LOOKUP_COUNT = 100
 async def register_everything(lookupd: Lookupd, number: int) -> asyncio.StreamWriter:
     """Be an nsqd that has all topics, until the writer is closed."""
     reader, writer = await asyncio.open_connection(HOST, lookupd.tcp_port)
-    identity = PeerIdentity(f"host-{number}", 4150, 4151, "1.3.0")
+    identity = NsqdIdentity(f"host-{number}", 4150, 4151, "1.3.0")
     writer.write(MAGIC + encode_identify(identity))
     await reader.readexactly(int.from_bytes(await reader.readexactly(4)))
     for topic in range(TOPIC_COUNT):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from nsqd.protocol.command_lines import CommandLimits
 from nsqd.protocol.command_parser import CommandParser, LineTooLongError
-from nsqd.protocol.compression import CompressionError, DeflateCodec, SnappyCodec
+from nsqd.protocol.compression import Codec, CompressionError, DeflateCodec, SnappyCodec
 from nsqd.protocol.errors import FatalClientError
 from nsqd.protocol.identify import (
     MAX_SAMPLE_RATE,
@@ -112,7 +112,7 @@ def check_identify(data: bytes) -> None:
 
 def check_compression(data: bytes) -> None:
     """A stream gives the same bytes however it is cut, never more at a time than asked for."""
-    makers: tuple[Callable[[], SnappyCodec | DeflateCodec], ...] = (
+    makers: tuple[Callable[[], Codec], ...] = (
         SnappyCodec,
         lambda: DeflateCodec(6),
     )
@@ -126,7 +126,7 @@ def check_compression(data: bytes) -> None:
         assert parts.startswith(whole) or whole.startswith(parts)
 
 
-def decode(codec: SnappyCodec | DeflateCodec, pieces: list[bytes]) -> tuple[bytes, bool]:
+def decode(codec: Codec, pieces: list[bytes]) -> tuple[bytes, bool]:
     """Return what comes out, a bomb's beginning only, and whether it was valid so far."""
     plain = bytearray()
     try:

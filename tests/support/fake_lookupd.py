@@ -17,7 +17,7 @@ from nsqd.protocol.lookup import (
     CommandParser,
     Identify,
     LookupdIdentity,
-    PeerIdentity,
+    NsqdIdentity,
     Ping,
     Register,
     Unregister,
@@ -35,7 +35,7 @@ class FakePeer:
     """One connection of an nsqd: what it has said, and what it is registered for."""
 
     writer: asyncio.StreamWriter
-    identity: PeerIdentity | None = None
+    identity: NsqdIdentity | None = None
     commands: list[Command] = field(default_factory=list)
     names: set[tuple[str, str | None]] = field(default_factory=set)
     # The most commands that came in one piece, before any of them was answered.

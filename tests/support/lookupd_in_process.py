@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from lookupd.daemon import Daemon
 from lookupd.options import Options
-from nsqd.protocol.lookup import MAGIC, PeerIdentity, encode_identify
+from nsqd.protocol.lookup import MAGIC, NsqdIdentity, encode_identify
 from tests.support.http_client import Reply, fetch
 
 TIMEOUT_S = 10.0
@@ -87,7 +87,7 @@ class LookupdInProcess:
     def nsqd(self, name: str = "peer.example") -> "LookupPeer":
         """Open a connection of an identified nsqd."""
         peer = self.peer()
-        peer.identify(PeerIdentity(name, 5150, 5151, "1.3.0", "host", "zone", "region"))
+        peer.identify(NsqdIdentity(name, 5150, 5151, "1.3.0", "host", "zone", "region"))
         return peer
 
     def request(self, method: str, target: str) -> Reply:
@@ -125,7 +125,7 @@ class LookupPeer:
         host, port = self.socket.getsockname()
         return f"{host}:{port}"
 
-    def identify(self, identity: PeerIdentity) -> Any:
+    def identify(self, identity: NsqdIdentity) -> Any:
         """IDENTIFY and return the decoded reply."""
         self.send(encode_identify(identity))
         return json.loads(self.read_reply())

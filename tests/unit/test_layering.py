@@ -6,6 +6,7 @@ lookupd  ->  nsqd.config, nsqd.http, nsqd.protocol, nsqd.runtime
 """
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +18,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("diskqueue", "lookupd", "nsqd", "spark_jobs")
 MAX_FILE_LINES = 800
+MAX_CLASS_METHODS = 25
+MAX_FOLDER_MODULES = 14
+MAX_MAP_LINES = 10
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 # Imported for type checkers only; it has no module at run time.
 TYPING_ONLY = frozenset({"_typeshed"})
 
@@ -92,7 +97,9 @@ LAYERS = {
             "nsqd.config",
         )
     ),
-    "nsqd.settings": Layer(("nsqd.broker", "nsqd.protocol", "nsqd.config")),
+    "nsqd.settings": Layer(
+        ("nsqd.broker", "nsqd.protocol", "nsqd.config", "nsqd.http", "nsqd.lookup", "nsqd.tcp")
+    ),
     "nsqd.daemon": Layer(("nsqd",)),
     "nsqd.__main__": Layer(("nsqd.daemon", "nsqd.config"), ("uvloop",)),
     "lookupd": Layer(
@@ -241,3 +248,46 @@ def test_no_file_is_too_long(folder: str) -> None:
         for path in (ROOT / folder).rglob("*.py")
     }
     assert {name: count for name, count in lengths.items() if count > MAX_FILE_LINES} == {}
+
+
+def test_no_class_has_too_many_methods() -> None:
+    counts = {
+        f"{module}.{node.name}": sum(isinstance(item, FUNCTIONS) for item in node.body)
+        for module, path in FILES.items()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    }
+    assert {name: count for name, count in counts.items() if count > MAX_CLASS_METHODS} == {}
+
+
+FOLDERS = sorted({path.parent for path in FILES.values()})
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_folder_holds_what_one_person_keeps_in_mind(folder: Path) -> None:
+    modules = [path.name for path in folder.glob("*.py") if not path.name.startswith("__")]
+
+    assert len(modules) <= MAX_FOLDER_MODULES, modules
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_package_opens_with_its_map(folder: Path) -> None:
+    text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
+    assert text is not None
+    named = set(re.findall(r"\w+", text))
+    modules = {path.stem for path in folder.glob("*.py") if not path.name.startswith("__")}
+    packages = {path.parent.name for path in folder.glob("*/__init__.py")}
+
+    assert sorted((modules | packages) - named) == [], "not on the map"
+    assert len(text.splitlines()) <= MAX_MAP_LINES
+
+
+def test_lookupd_uses_four_packages_of_nsqd() -> None:
+    used = {
+        ".".join(name.split(".")[:2])
+        for module in FILES
+        if module.startswith("lookupd")
+        for name in imports_of(module)
+        if name.startswith("nsqd.")
+    }
+    assert used == {"nsqd.config", "nsqd.http", "nsqd.protocol", "nsqd.runtime"}

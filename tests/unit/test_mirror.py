@@ -32,7 +32,7 @@ ELSEWHERE = {
     # Routes are thin, and their contract is HTTP.
     "nsqd/api/admin.py": "wire/test_http_api.py",
     "nsqd/api/config.py": "wire/test_http_api.py",
-    "nsqd/api/limits.py": "wire/test_bounds.py",
+    "nsqd/api/limits.py": "wire/test_topic_limits.py",
     "nsqd/api/peek.py": "wire/test_peek.py",
     "nsqd/api/publish.py": "wire/test_http_publish.py",
     "nsqd/api/router.py": "wire/test_http_api.py",

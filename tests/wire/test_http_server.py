@@ -555,9 +555,7 @@ FRAGMENTS = [get("/ping"), post("/echo", b"hello"), get("/nope"), b"\r\n", b"GET
 
 
 @given(st.lists(st.one_of(st.binary(max_size=50), st.sampled_from(FRAGMENTS)), max_size=8))
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_bytes_end_in_time(
     loop_factory: LoopFactory, caplog: pytest.LogCaptureFixture, parts: list[bytes]
 ) -> None:

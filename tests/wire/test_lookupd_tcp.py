@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 import pytest
 
-from nsqd.protocol.lookup import MAGIC, PeerIdentity, encode_identify, encode_register
+from nsqd.protocol.lookup import MAGIC, NsqdIdentity, encode_identify, encode_register
 from tests.support.clock import not_before
 from tests.support.lookupd_in_process import LookupdInProcess, LookupPeer, LoopFactory
 
-IDENTITY = PeerIdentity("peer.example", 5150, 5151, "1.3.0")
+IDENTITY = NsqdIdentity("peer.example", 5150, 5151, "1.3.0")
 IDENTIFY = encode_identify(IDENTITY)
 
 

@@ -15,7 +15,7 @@ from nsqd.lookup.peer import LookupPeer, PeerSettings
 from nsqd.protocol.lookup import (
     Command,
     Identify,
-    PeerIdentity,
+    NsqdIdentity,
     Ping,
     Register,
     encode_reply,
@@ -23,7 +23,7 @@ from nsqd.protocol.lookup import (
 from tests.support.fake_lookupd import FakeLookupd, serving_lookupd, wait_until
 from tests.support.running_daemon import RunningDaemon, StartNsqd
 
-IDENTITY = PeerIdentity("here", 4150, 4151, "1.3.0")
+IDENTITY = NsqdIdentity("here", 4150, 4151, "1.3.0")
 # A retry comes at once, or after a fraction of a second; a PING would come after 15 s, which is
 # beyond the patience of `wait_for`.
 
@@ -82,7 +82,7 @@ async def test_nsqd_introduces_itself(start_nsqd: StartNsqd, lookupd: FakeLookup
 
     assert peer.identity is not None
     assert peer.identity.hostname
-    assert peer.identity == PeerIdentity(
+    assert peer.identity == NsqdIdentity(
         broadcast_address="public.example",
         tcp_port=nsqd.daemon.tcp_port,
         http_port=nsqd.daemon.http_port,

@@ -6,5 +6,6 @@ topic_bounds  TopicBounds: refuses publishes, trims and sweeps the queues of a t
 queue_bounds  QueueBounds: removes messages of one queue beyond a limit; Losses counts them
 dead_letter   Limbo: publishes removed messages to the dead-letter topic
 
-`nsqd.config.limits` declares the limits. Imports broker.queue, channel and topic; no I/O.
+`nsqd.config.limits` declares the limits. A limit on subscribing or on messages in flight belongs to
+broker.channel; book says which flags do not hold for dead letters. Imports broker.queue, channel.
 """

@@ -319,6 +319,5 @@ TestQueue = pytest.mark.timeout(60)(QueueMachine.TestCase)
 TestQueue.settings = settings(
     max_examples=80,
     stateful_step_count=40,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )

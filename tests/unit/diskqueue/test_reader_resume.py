@@ -269,7 +269,7 @@ def test_a_disk_that_is_away_is_waited_for(tmp_path: Path, monkeypatch: pytest.M
     assert not any(name.endswith(".bad") for name in names(tmp_path))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     sizes=st.lists(st.integers(0, 300), min_size=1, max_size=30),
     seed=st.binary(min_size=1, max_size=8),

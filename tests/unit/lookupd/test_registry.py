@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from lookupd.registry import Counts, Peer, Registry
-from nsqd.protocol.lookup import PeerIdentity
+from nsqd.protocol.lookup import NsqdIdentity
 
 INACTIVE_S = 300.0
 LIFETIME_S = 45.0
@@ -18,7 +18,7 @@ def make_registry() -> Registry:
 
 
 def add_peer(registry: Registry, name: str = "a", now: float = 0.0) -> Peer:
-    identity = PeerIdentity(f"{name}.example", 4150, 4151, "1.3.0")
+    identity = NsqdIdentity(f"{name}.example", 4150, 4151, "1.3.0")
     return registry.add_peer(f"127.0.0.1:{name}", identity, now=now)
 
 

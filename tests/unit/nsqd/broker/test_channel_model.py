@@ -324,4 +324,4 @@ class ChannelModel(RuleBasedStateMachine):
 
 
 TestChannelModel = ChannelModel.TestCase
-TestChannelModel.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestChannelModel.settings = settings(max_examples=60, stateful_step_count=30)

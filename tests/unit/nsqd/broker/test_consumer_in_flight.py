@@ -327,4 +327,4 @@ class InFlightAgainstAList(RuleBasedStateMachine):
 
 
 TestInFlightAgainstAList = InFlightAgainstAList.TestCase
-TestInFlightAgainstAList.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestInFlightAgainstAList.settings = settings(max_examples=60, stateful_step_count=30)

@@ -80,7 +80,7 @@ def test_clear_returns_what_is_left_earliest_first_and_stops_the_timer() -> None
     assert [body for _, body in rig.due] == [b"a", b"d"]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 20)), max_size=30))
 def test_every_message_is_due_once_and_in_time(steps: list[tuple[int, int]]) -> None:
     rig = Rig()

@@ -17,10 +17,10 @@ from nsqd.config.limits import Limits
 from nsqd.config.logs import LogLevel
 from nsqd.config.options import (
     Options,
-    check_limits,
     check_options,
     check_services,
     check_tls,
+    check_values,
     config_value,
     default_node_id,
     markdown_table,
@@ -467,7 +467,7 @@ class TestChecks:
     )
     def test_limits(self, options: Options, text: str) -> None:  # O-13
         with pytest.raises(OptionsError) as caught:
-            check_limits(options)
+            check_values(options)
 
         assert str(caught.value) == text
 

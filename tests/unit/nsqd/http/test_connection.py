@@ -738,7 +738,7 @@ def without_dates(data: bytes) -> bytes:
     st.sampled_from([b"", get("/ping", "Connection: close"), post(b"x" * 1001), b"\x00"]),
     st.lists(st.integers(min_value=0), max_size=20),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_split_of_a_stream_gives_the_same_replies(
     messages: list[bytes], last: bytes, cuts: list[int]
 ) -> None:
@@ -756,7 +756,7 @@ def test_any_split_of_a_stream_gives_the_same_replies(
 
 
 @given(st.lists(st.one_of(st.binary(min_size=1, max_size=100), st.sampled_from(MESSAGES))))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_input_is_answered_or_ended_in_time(parts: list[bytes]) -> None:
     client = App().client()
 

@@ -500,7 +500,7 @@ def split(data: bytes, cuts: list[int]) -> list[bytes]:
     st.sampled_from(LAST),
     st.lists(st.integers(min_value=0), max_size=20),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_split_gives_the_same_requests(
     messages: list[bytes], last: bytes, cuts: list[int]
 ) -> None:
@@ -538,7 +538,7 @@ ALMOST = st.builds(
 
 
 @given(st.lists(st.one_of(st.binary(max_size=200), ALMOST), max_size=5))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_no_input_makes_the_parser_fail(parts: list[bytes]) -> None:
     parser = make_parser()
     for part in parts:

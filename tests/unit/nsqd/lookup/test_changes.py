@@ -13,13 +13,13 @@ from nsqd.protocol.lookup import (
     MAGIC,
     CommandParser,
     Identify,
-    PeerIdentity,
+    NsqdIdentity,
     Register,
     Unregister,
     encode_identify,
 )
 
-IDENTITY = PeerIdentity("here", 4150, 4151, "1.3.0")
+IDENTITY = NsqdIdentity("here", 4150, 4151, "1.3.0")
 
 
 class FakeTopic:
@@ -217,7 +217,7 @@ OPERATIONS = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(OPERATIONS, max_size=40))
 def test_nsqlookupd_ends_up_with_what_there_is(operations: list[tuple[object, ...]]) -> None:
     broker = FakeBroker()

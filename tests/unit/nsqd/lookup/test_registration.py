@@ -10,7 +10,7 @@ from nsqd.http.client import HttpClient
 from nsqd.lookup.channel_query import ChannelQuery
 from nsqd.lookup.peer import PeerSettings
 from nsqd.lookup.registration import LookupSettings, Registration
-from nsqd.protocol.lookup import PeerIdentity
+from nsqd.protocol.lookup import NsqdIdentity
 
 
 class FakeTopic:
@@ -24,7 +24,7 @@ class FakeTopic:
 
 
 def registration(*addresses: str) -> Registration:
-    identity = PeerIdentity("here", 4150, 4151, "1.3.0")
+    identity = NsqdIdentity("here", 4150, 4151, "1.3.0")
     settings = LookupSettings(
         peer=PeerSettings(identity=identity, max_reply_bytes=1000),
         query=ChannelQuery(HttpClient()),

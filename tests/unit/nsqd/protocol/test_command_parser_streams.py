@@ -163,7 +163,7 @@ bad_commands = st.one_of(
 cuts = st.lists(st.integers(0, 10_000), max_size=12)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(good_commands, min_size=1, max_size=20), cuts)
 def test_any_split_of_good_commands_gives_the_same_commands(
     parts: list[bytes], places: list[int]
@@ -177,7 +177,7 @@ def test_any_split_of_good_commands_gives_the_same_commands(
     assert outcome.error_at_eof is None
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(good_commands, min_size=1, max_size=6))
 def test_commands_may_come_byte_by_byte(parts: list[bytes]) -> None:
     data = b"".join(parts)
@@ -187,7 +187,7 @@ def test_commands_may_come_byte_by_byte(parts: list[bytes]) -> None:
     assert outcome == ReferenceParser(LIMITS, data).outcome()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(good_commands, max_size=8),
     bad_commands,
@@ -204,14 +204,14 @@ def test_errors_come_after_what_was_good_and_where_the_input_may_stop(
     assert observe(split(data, places)) == ReferenceParser(LIMITS, data).outcome()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.binary(max_size=600), cuts)
 @example(b"FIN 0123456\n89abcdef\n", [])
 def test_random_bytes_are_an_error_or_nothing(data: bytes, places: list[int]) -> None:
     assert observe(split(data, places)) == ReferenceParser(LIMITS, data).outcome()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(good_commands, min_size=1, max_size=8),
     st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=4),
@@ -227,7 +227,7 @@ def test_good_commands_with_some_bytes_changed(
     assert observe(split(bytes(data), places)) == ReferenceParser(LIMITS, bytes(data)).outcome()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(-2, 2), st.lists(st.integers(0, 40_000), max_size=6), st.booleans())
 def test_the_line_limit_holds_for_any_split(
     surplus: int,

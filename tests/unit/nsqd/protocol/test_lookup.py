@@ -19,7 +19,7 @@ from nsqd.protocol.lookup import (
     Identify,
     LookupdIdentity,
     LookupReplyError,
-    PeerIdentity,
+    NsqdIdentity,
     Ping,
     Register,
     ReplyParser,
@@ -34,7 +34,7 @@ from nsqd.protocol.lookup import (
     encode_unregister,
 )
 
-IDENTITY = PeerIdentity("nsqd.example", 4150, 4151, "1.3.0", "host", "zone", "region")
+IDENTITY = NsqdIdentity("nsqd.example", 4150, 4151, "1.3.0", "host", "zone", "region")
 IDENTIFY = encode_identify(IDENTITY)
 
 
@@ -151,7 +151,7 @@ def test_identify_needs_four_fields(missing: str, how: str) -> None:  # L-5
 def test_identify_ignores_unknown_fields_and_defaults_optional_ones() -> None:
     body = b'{"broadcast_address":"a","tcp_port":1,"http_port":2,"version":"v","x":[1,{"y":1.5}]}'
 
-    assert run([MAGIC + identify(body)]) == ([Identify(PeerIdentity("a", 1, 2, "v"))], None)
+    assert run([MAGIC + identify(body)]) == ([Identify(NsqdIdentity("a", 1, 2, "v"))], None)
 
 
 @pytest.mark.parametrize("body", [b"null", b"{}"])
@@ -188,7 +188,7 @@ def test_identify_replaces_text_that_cannot_be_written_out_again() -> None:
     [command], error = run([MAGIC + identify(body)])
 
     assert error is None
-    assert command == Identify(PeerIdentity("a\ufffd", 1, 2, "\ufffd"))
+    assert command == Identify(NsqdIdentity("a\ufffd", 1, 2, "\ufffd"))
 
 
 def test_identify_reads_keys_as_go_does() -> None:
@@ -197,7 +197,7 @@ def test_identify_reads_keys_as_go_does() -> None:
         b'"Version":"v","version":null,"ho\xc5\xbftname":"h"}'
     )
 
-    assert run([MAGIC + identify(body)]) == ([Identify(PeerIdentity("a", 1, 2, "v", "h"))], None)
+    assert run([MAGIC + identify(body)]) == ([Identify(NsqdIdentity("a", 1, 2, "v", "h"))], None)
 
 
 @pytest.mark.parametrize(

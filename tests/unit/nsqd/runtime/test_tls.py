@@ -132,7 +132,7 @@ def test_more_than_a_record_goes_through_at_once(party: Party) -> None:
 
 
 @given(plain=st.binary(min_size=1, max_size=200), cut=st.integers(0, 300))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_any_split_of_the_ciphertext_gives_the_same(
     shared_connection: tuple[TlsCodec, Client], plain: bytes, cut: int
 ) -> None:
@@ -188,7 +188,7 @@ def test_bytes_that_are_no_tls_fail_and_leave_the_line_clear(party: Party, data:
 
 
 @given(data=st.binary(max_size=100))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_garbage_never_shakes_hands(
     shared_connection: tuple[TlsCodec, Client], party: Party, data: bytes
 ) -> None:

@@ -235,7 +235,7 @@ class Ledger:
         self.last_ids += [delivery.message_id for delivery in deliveries]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(operations=OPERATIONS)
 def test_figures_add_up_after_any_sequence(operations: list[tuple[str, int]]) -> None:
     ledger = Ledger()

@@ -1,7 +1,7 @@
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqd.tcp.auth_patterns import MAX_INSTRUCTIONS, Pattern, PatternError
@@ -23,7 +23,6 @@ def expressions(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     st.recursive(st.sampled_from(ATOMS), expressions, max_leaves=8),
     st.lists(st.text(alphabet="abc_.-0", max_size=8), min_size=1, max_size=8),
 )
-@settings(deadline=None)
 def test_matches_what_python_matches_where_both_agree_on_the_syntax(
     text: str, names: list[str]
 ) -> None:
@@ -34,7 +33,6 @@ def test_matches_what_python_matches_where_both_agree_on_the_syntax(
 
 
 @given(st.text(alphabet=r"ab([{}])|*+?.^$\-:,0PQEpdz<i=!", max_size=20))
-@settings(deadline=None)
 def test_any_text_is_compiled_or_refused(text: str) -> None:
     try:
         pattern = Pattern(text)

@@ -232,7 +232,7 @@ def test_what_decompresses_to_much_comes_bit_by_bit(rig: Rig, name: str) -> None
     assert not rig.stream.has_pending
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.binary(min_size=1, max_size=200), min_size=1, max_size=5),
     st.lists(st.integers(0, 2000), max_size=8),

@@ -4,7 +4,7 @@ import json
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jobs.jobs.json_bodies import NOT_JSON, body_fields, split_bodies
@@ -45,7 +45,6 @@ def test_fields_depth_and_values_are_bounded() -> None:
     assert [len(value or "") for _, _, value in body_fields(long)] == [0, 100]
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.text(), values.map(json.dumps) | st.text())))
 def test_any_bodies_become_columns(rows: list[tuple[str, str]]) -> None:
     topics = [topic.encode("utf-8", "replace").decode() for topic, _ in rows]

@@ -358,7 +358,7 @@ steps = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(steps)
 def test_every_message_comes_once_in_any_order_of_events(
     scratch: Path, script: list[tuple[str, str, int]]

@@ -5,7 +5,7 @@ import time
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 
@@ -44,7 +44,6 @@ def decode(data: bytes) -> tuple[str, list[bytes]]:
     return topic, bodies
 
 
-@settings(deadline=None)
 @given(bodies_lists, st.integers(0, 3))
 def test_bodies_are_framed_by_their_sizes(bodies: list[bytes], skipped: int) -> None:
     array = pa.array([b"skipped"] * skipped + bodies).slice(skipped)
@@ -55,7 +54,6 @@ def test_bodies_are_framed_by_their_sizes(bodies: list[bytes], skipped: int) -> 
     assert ends.tolist()[-1] == sum(len(b) + 4 for b in bodies)
 
 
-@settings(deadline=None)
 @given(bodies_lists, st.integers(1, 20), st.integers(1, 200))
 def test_batches_keep_the_limits(bodies: list[bytes], batch_size: int, batch_bytes: int) -> None:
     parsed = parse_sink_options(

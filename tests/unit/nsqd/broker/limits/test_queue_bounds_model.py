@@ -207,4 +207,4 @@ class BoundsModel(RuleBasedStateMachine):
 
 
 TestBoundsModel = BoundsModel.TestCase
-TestBoundsModel.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestBoundsModel.settings = settings(max_examples=60, stateful_step_count=25)

@@ -42,7 +42,7 @@ def test_bits_12_to_21_are_the_node_id(node_id: int) -> None:
             assert int(message_id, 16) >> 12 & 1023 == node_id
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(
         st.tuples(st.integers(1, 4096), st.integers(-5 * TICK_NS, 5 * TICK_NS)),

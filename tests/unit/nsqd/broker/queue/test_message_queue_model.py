@@ -269,6 +269,4 @@ def _refuse(*_arguments: object) -> int:
 
 
 TestMessageQueueAgainstLists = MessageQueueAgainstLists.TestCase
-TestMessageQueueAgainstLists.settings = settings(
-    max_examples=100, stateful_step_count=30, deadline=None
-)
+TestMessageQueueAgainstLists.settings = settings(max_examples=100, stateful_step_count=30)

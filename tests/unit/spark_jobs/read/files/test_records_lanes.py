@@ -48,7 +48,7 @@ nested_bodies = st.builds(
     st.integers(0, 40),
 )
 any_messages = st.one_of(plain_messages, st.builds(Message, nested_bodies, times))
-slow = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=300)
+slow = settings(suppress_health_check=[HealthCheck.too_slow], max_examples=300)
 
 
 @slow

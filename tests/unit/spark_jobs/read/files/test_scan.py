@@ -92,7 +92,7 @@ def scratch() -> Iterator[Path]:
         yield Path(name) / "node"
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(queues, st.integers(40, 3000), st.sampled_from(["backlog", "earliest"]), st.data())
 def test_any_records_in_any_layout(
     scratch: Path,
@@ -120,7 +120,7 @@ def test_any_records_in_any_layout(
     assert split == found
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.lists(records, min_size=1, max_size=12), st.integers(40, 500), st.data())
 def test_damage_ends_a_segment_where_diskqueue_ends_it(
     scratch: Path, written: list[Message], window_bytes: int, data: st.DataObject
