@@ -3,9 +3,7 @@
 import asyncio
 import contextlib
 import http.client
-import logging
 import os
-import random
 import socket
 import ssl
 import struct
@@ -14,8 +12,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from nsqd.http.server import (
     OK,
@@ -25,7 +21,6 @@ from nsqd.http.server import (
     Response,
     Router,
     Style,
-    log_request,
 )
 from nsqd.runtime.listen import listen, remove_unix_socket
 from tests.support.certs import make_authority, make_server
@@ -73,16 +68,12 @@ class App:
         self.router.add("GET", "/big", lambda request: Response(body=BIG))
         self.router.add("GET", "/slow", self.slow)
         self.router.add("GET", "/peer", self.peer)
-        self.router.add("GET", "/crash", self.crash)
 
     def echo(self, request: Request) -> Response:
         return Response(body=request.body)
 
     def peer(self, request: Request) -> Response:
         return Response.json([request.remote, request.is_tls])
-
-    def crash(self, request: Request) -> Response:
-        raise ValueError("boom")
 
     async def slow(self, request: Request) -> Response:
         try:
@@ -219,35 +210,6 @@ def test_a_stock_client_is_served(run: Run) -> None:
     run(main())
 
 
-def test_http_10_is_closed_by_us(run: Run) -> None:
-    async def test(app: App, client: Client) -> None:
-        client.send(b"GET /ping HTTP/1.0\r\n\r\n")
-        assert await client.reply() == (200, b"OK")
-        assert await client.rest() == b""
-
-    with_client(run, test)
-
-
-def test_expect_continue(run: Run) -> None:
-    async def test(app: App, client: Client) -> None:
-        client.send(get("/echo", "Expect: 100-continue", "Content-Length: 2", method="POST"))
-        assert await client.reply() == (100, b"")
-        client.send(b"ab")
-        assert await client.reply() == (200, b"ab")
-
-    with_client(run, test)
-
-
-def test_a_crash_is_500(run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    async def test(app: App, client: Client) -> None:
-        client.send(get("/crash") + get("/ping"))
-        assert await client.reply() == (500, b'{"message":"INTERNAL_ERROR"}')
-        assert await client.reply() == (200, b"OK")
-
-    with_client(run, test)
-    assert len(caplog.records) == 1
-
-
 def test_slow_calls_do_not_hold_up_others(run: Run) -> None:
     async def main() -> None:
         app = App()
@@ -316,34 +278,6 @@ def test_the_reply_to_a_body_too_large_can_be_read(run: Run, framing: str) -> No
         assert await client.rest() == b""
 
     with_client(run, test)
-
-
-def test_malformed_input_is_400_and_the_end(run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    async def test(app: App, client: Client) -> None:
-        client.send(get("/ping") + b"\x00\x01\x02" + get("/ping"))
-        assert await client.reply() == (200, b"OK")
-        assert await client.reply() == (400, b'{"message":"BAD_REQUEST"}')
-        assert await client.rest() == b""
-
-    with_client(run, test, on_request=log_request)
-    warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert [record.getMessage().split(" remote=")[0] for record in warnings] == [
-        "refused status=400"
-    ]
-
-
-def test_before_answers_every_request(run: Run) -> None:
-    def before(request: Request) -> Response:
-        return Response(403, b'{"message": "TLS_REQUIRED", "https_port": 0}')
-
-    async def test(app: App, client: Client) -> None:
-        for data in (get("/ping"), post("/echo", b"x"), get("/nope")):
-            client.send(data)
-            status, headers, body = await client.reply_with_head()
-            assert (status, body) == (403, b'{"message": "TLS_REQUIRED", "https_port": 0}')
-            assert headers["X-NSQ-Content-Type"] == "nsq; version=1.0"
-
-    with_client(run, test, before=before)
 
 
 def test_connections_beyond_the_maximum_are_refused(
@@ -547,37 +481,3 @@ def test_the_same_over_tls(run: Run, tmp_path: Path) -> None:  # H-11
             await plain.close()
 
     run(main())
-
-
-# Any bytes
-
-FRAGMENTS = [get("/ping"), post("/echo", b"hello"), get("/nope"), b"\r\n", b"GET ", b"HTTP/1.1\r\n"]
-
-
-@given(st.lists(st.one_of(st.binary(max_size=50), st.sampled_from(FRAGMENTS)), max_size=8))
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_bytes_end_in_time(
-    loop_factory: LoopFactory, caplog: pytest.LogCaptureFixture, parts: list[bytes]
-) -> None:
-    limits = HttpLimits(header_timeout_s=0.03, body_timeout_s=0.03, idle_timeout_s=0.03)
-
-    async def main() -> None:
-        async with serving(App(), limits=limits) as server:
-            client = await Client.connect(server)
-            for part in parts:
-                client.send(part)
-                if random.random() < 0.3:
-                    await asyncio.sleep(0)
-            received = b""
-            with contextlib.suppress(ConnectionError):
-                received = await client.rest()
-            await client.close()
-            while received:
-                head, _, received = received.partition(b"\r\n\r\n")
-                length = int(head.partition(b"Content-Length: ")[2].split(b"\r\n")[0])
-                assert len(received) >= length
-                received = received[length:]
-
-    with asyncio.Runner(loop_factory=loop_factory) as runner:
-        runner.run(asyncio.wait_for(main(), 10))
-    assert not [record for record in caplog.records if record.exc_info]
