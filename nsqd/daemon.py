@@ -125,6 +125,7 @@ class Daemon:
             raise StartError(f"failed to look at data-path - {error}") from error
         self._load_queues(listing)
         registration_task = self._start_registration()
+        self._undo.push_async_callback(end_task, registration_task)  # if it can't be served
         await self._serve(before)
         # Left last, so undone first: no consumer is sent here any more.
         self._undo.push_async_callback(end_task, registration_task)

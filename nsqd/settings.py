@@ -126,8 +126,13 @@ def lookup_settings(
 
 
 def http_client_limits(options: Options) -> ClientLimits:
-    """Return the bounds of requests to auth servers and nsqlookupds."""
+    """Return the bounds of requests to auth servers and nsqlookupds.
+
+    No connection is kept: a question is rare, and one that a dead kept connection swallowed would
+    cost a client its AUTH.
+    """
     return ClientLimits(
+        max_idle_connections=0,
         connect_timeout_s=options.http_client_connect_timeout_s,
         request_timeout_s=options.http_client_request_timeout_s,
     )

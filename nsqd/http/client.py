@@ -46,7 +46,8 @@ class ClientLimits:
     request_timeout_s: float = 5.0  # from the call to the last byte of the reply; 0 is no limit
     max_head_bytes: int = 64 * 1024  # of status line and headers, interim replies included
     max_body_bytes: int = 1 << 20
-    max_idle_connections: int = 16  # to all servers together; the oldest is closed first
+    # To all servers together; the oldest is closed first. 0 keeps none.
+    max_idle_connections: int = 16
     idle_timeout_s: float = 30.0
 
 
@@ -210,6 +211,9 @@ class HttpClient:
         return reply
 
     def _keep(self, connection: _Connection) -> None:
+        if not self._limits.max_idle_connections:
+            connection.abort()
+            return
         if len(self._idle) >= self._limits.max_idle_connections:
             oldest = next(iter(self._idle))
             del self._idle[oldest]

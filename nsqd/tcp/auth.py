@@ -35,7 +35,9 @@ MAX_QUESTIONS = 32
 # Of all patterns of an answer together: 20 MB. A few bytes of a pattern can make thousands of
 # instructions, and the smallest pattern takes 2 kB.
 MAX_REPLY_INSTRUCTIONS = 200_000
-MAX_REPLY_PATTERNS = 10_000
+MAX_REPLY_PATTERNS = 20_000
+# Of all entries together, equal ones counted each time: one after the other may have to be tried.
+MAX_REPLY_USES = 100_000
 # Of answers remembered by one connection: a publisher asks about the same few topics all the time.
 MAX_DECISIONS = 1024
 
@@ -311,19 +313,31 @@ async def _read_answer(answer: object, now: float) -> AuthState:
     if not 0 < ttl_s <= _MAX_TTL_S:
         raise BadReplyError("ttl is not positive")
     entries = _member(answer, "authorizations", list, [])
-    texts = dict.fromkeys(text for entry in entries for text in _pattern_texts(entry))
     # In slices: a large answer must not hold up the clients that need none.
+    grants = await gather_slices(_read_grants(entries))
+    texts = dict.fromkeys(text for _, texts in grants for text in texts)
     patterns = dict(await gather_slices(_compile(texts)))
+    authorizations = await gather_slices(_authorize(*grant, patterns) for grant in grants)
     return AuthState(
         identity=_member(answer, "identity", str, ""),
         identity_url=_member(answer, "identity_url", str, ""),
-        authorizations=tuple(_read_entry(entry, patterns) for entry in entries),
+        authorizations=tuple(authorizations),
         expires_at=now + ttl_s,
     )
 
 
-def _pattern_texts(entry: object) -> list[str]:
-    return [_member(entry, "topic", str, ""), *_texts(entry, "channels")]
+def _read_grants(entries: Sequence[object]) -> Iterator[tuple[frozenset[str], list[str]]]:
+    """Read the permissions of each entry, and its patterns: of the topic, then of the channels."""
+    pattern_count = 0
+    for entry in entries:
+        permissions = frozenset(_texts(entry, "permissions"))
+        if not permissions <= _PERMISSIONS:
+            raise BadReplyError("unknown permission")
+        texts = [_member(entry, "topic", str, ""), *_texts(entry, "channels")]
+        pattern_count += len(texts)
+        if pattern_count > MAX_REPLY_USES:
+            raise BadReplyError("too many patterns in the reply")
+        yield permissions, texts
 
 
 def _compile(texts: Collection[str]) -> Iterator[tuple[str, Pattern]]:
@@ -341,11 +355,10 @@ def _compile(texts: Collection[str]) -> Iterator[tuple[str, Pattern]]:
         yield text, pattern
 
 
-def _read_entry(entry: object, patterns: Mapping[str, Pattern]) -> Authorization:
-    permissions = frozenset(_texts(entry, "permissions"))
-    if not permissions <= _PERMISSIONS:
-        raise BadReplyError("unknown permission")
-    topic, *channels = _pattern_texts(entry)
+def _authorize(
+    permissions: frozenset[str], texts: Sequence[str], patterns: Mapping[str, Pattern]
+) -> Authorization:
+    topic, *channels = texts
     return Authorization(
         topic=patterns[topic],
         channels=tuple(patterns[channel] for channel in channels),

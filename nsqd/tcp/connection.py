@@ -289,11 +289,11 @@ class V2Connection(asyncio.Protocol):
             failure = self.replies.send_settled()
             if failure is not None:
                 self._fail(failed_error(*failure))
-            else:
+            elif self.gate.reasons or self._phase is not _OPEN:
                 self._go_on_when_replied()
         except Exception as error:  # noqa: BLE001 - any error of one client ends that client only
             self._give_up(error)
-        if not self.replies.is_full and self.gate.lift(PauseReason.DISK):
+        if self.gate.reasons and not self.replies.is_full and self.gate.lift(PauseReason.DISK):
             self.deadlines.heard_at = self._loop.time()
 
     # --- commands

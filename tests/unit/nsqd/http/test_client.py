@@ -473,6 +473,17 @@ async def test_only_so_many_are_kept(server: Server) -> None:
     await server.wait_until_closed()
 
 
+async def test_a_client_that_keeps_none_closes_each(server: Server) -> None:
+    client = limited_client(max_idle_connections=0)
+    server.replies = [[OK], [OK]]
+
+    for _ in range(2):
+        await client.request("GET", server.url)
+
+    assert server.connection_count == 2
+    await server.wait_until_closed()
+
+
 async def test_a_kept_connection_is_closed_after_a_while(server: Server) -> None:
     client = limited_client(idle_timeout_s=SHORT_S)
 

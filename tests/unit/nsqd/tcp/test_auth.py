@@ -625,6 +625,14 @@ async def test_a_reply_with_too_many_patterns_is_refused(network: Network) -> No
         await ask()
 
 
+async def test_entries_that_say_nothing_are_counted_too(network: Network) -> None:
+    entries: list[object] = [{}] * (auth.MAX_REPLY_USES + 1)
+    network.serve("auth", 4181, response(answer(authorizations=entries)))
+
+    with pytest.raises(AuthError, match="too many patterns"):
+        await ask()
+
+
 async def test_a_pattern_that_repeats_counts_once(network: Network) -> None:
     entry = {"topic": ".*", "channels": [".*"] * 2 * auth.MAX_REPLY_PATTERNS}
     network.serve("auth", 4181, response(answer(authorizations=[entry])))
