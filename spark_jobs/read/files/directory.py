@@ -70,12 +70,15 @@ class Directory:
     def _list_local_files(self) -> dict[str, int]:
         """List with Python: Arrow fails altogether at a name that is not UTF-8."""
         sizes: dict[str, int] = {}
-        with os.scandir(self._path) as entries:
-            for entry in entries:
-                # A running nsqd may delete a file between the listing and this look at it.
-                with contextlib.suppress(FileNotFoundError):
-                    if _is_text(entry.name) and entry.is_file():
-                        sizes[entry.name] = entry.stat().st_size
+        # All names first: a segment is complete once its successor is there, so the size of each
+        # one that has a successor is final. Looked at while listing, it could be an older size.
+        with os.scandir(self._path) as listing:
+            entries = list(listing)
+        for entry in entries:
+            # A running nsqd may delete a file between the listing and this look at it.
+            with contextlib.suppress(FileNotFoundError):
+                if _is_text(entry.name) and entry.is_file():
+                    sizes[entry.name] = entry.stat().st_size
         return sizes
 
     def list_directories(self) -> list[str]:

@@ -1,13 +1,15 @@
 """Directories by path, glob, list and URI; names of files that nsqd would not make."""
 
+import contextlib
 import os
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from spark_jobs.read.files.catalog import find_queues
-from spark_jobs.read.files.directory import OutputDirectory
+from spark_jobs.read.files.directory import Directory, OutputDirectory
 from spark_jobs.read.options import ReadOptions
 from tests.spark.data_dirs import messages, read_plainly, write_queue
 from tests.spark.in_process import parse, read_rows
@@ -81,3 +83,30 @@ def test_results_are_written_below_a_new_directory(scheme: str, tmp_path: Path) 
 
     assert (tmp_path / "new/result/tables/a.txt").read_bytes() == b"1"
     assert (tmp_path / "new/result/b.txt").read_bytes() == b"2"
+
+
+def test_sizes_are_as_new_as_the_last_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segment that grew before its successor was listed is seen in full."""
+    first, second = tmp_path / "t.diskqueue.000000.dat", tmp_path / "t.diskqueue.000001.dat"
+    first.write_bytes(b"half")
+    second.write_bytes(b"next")
+
+    @contextlib.contextmanager
+    def grow_while_listed(path: str) -> Iterator[Iterator[os.DirEntry[str]]]:
+        with real_scandir(path) as entries:
+            ordered = sorted(entries, key=lambda entry: entry.name)
+
+        def listing() -> Iterator[os.DirEntry[str]]:
+            for entry in ordered:
+                if entry.name == second.name:
+                    first.write_bytes(b"half and the rest")
+                yield entry
+
+        yield listing()
+
+    real_scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", grow_while_listed)
+
+    sizes = Directory(os.fspath(tmp_path)).list_files()
+
+    assert sizes == {first.name: len(b"half and the rest"), second.name: len(b"next")}
