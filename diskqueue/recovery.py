@@ -24,7 +24,7 @@ import contextlib
 import itertools
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from diskqueue import layout, sidecar
@@ -32,6 +32,8 @@ from diskqueue.errors import CorruptMetadataError
 from diskqueue.intervals import Intervals
 from diskqueue.segment import RecordLimits, SegmentState, walk
 
+# Segments behind the last known one are consecutive, unless a power cut took some.
+_MAX_MISSING_COUNT = 8
 # Records whose number no metadata tells are counted in about this many bytes and estimated beyond,
 # so that a huge backlog does not delay the start. 64 MiB take some 50 ms.
 _COUNT_BYTES = 64 * 1024 * 1024
@@ -73,7 +75,8 @@ def recover(
     metadata = _read_usable_metadata(directory, name, logger) if files.has_metadata else None
     if metadata is None:
         return _recover_by_scan(directory, files, limits, logger)
-    comparison = _Comparison(directory, name, metadata, files.segments, limits, logger)
+    sizes = _find_reachable(files.segments, metadata)
+    comparison = _Comparison(directory, name, metadata, sizes, limits, logger)
     if files.has_finished:
         comparison.load_sidecar()
     return comparison.result()
@@ -133,6 +136,23 @@ def _recover_by_scan(
         has_sidecar=files.has_finished,
         gaps=gaps,
     )
+
+
+def _find_reachable(segments: Mapping[int, int], metadata: layout.Metadata) -> dict[int, int]:
+    """Return the segments that belong to the queue: those around its positions.
+
+    A file far from them is a stray, as one that an operator has put there, or that stayed when a
+    topic was deleted: it is neither delivered nor deleted.
+    """
+    first, last = metadata.read_file, metadata.write_file
+    while first - 1 in segments:
+        first -= 1
+    reachable: dict[int, int] = {}
+    for number, size in segments.items():
+        if first <= number <= last + _MAX_MISSING_COUNT:
+            reachable[number] = size
+            last = max(last, number)
+    return reachable
 
 
 class _Comparison:

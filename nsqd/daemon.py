@@ -184,6 +184,7 @@ class Daemon:
 
     def _close_listeners(self) -> None:
         for listener in self._listeners.values():
+            remove_unix_socket(listener)
             listener.close()
 
     def _make_broker(self, id_floor_ns: int) -> None:

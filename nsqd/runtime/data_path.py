@@ -56,11 +56,13 @@ def list_data_path(path: Path) -> Listing:
     """
     changes = _find_changes(path)
     queues = list_queues(path, changes)
+    times_ns = list(changes.values())
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        changes |= _find_changes(path / DIRECTORY_NAME)
+        # Its files have the names of the topics' own.
+        times_ns += _find_changes(path / DIRECTORY_NAME).values()
     # A date far in the future comes from no earlier run of nsqd, and ids can't hold it.
     latest_ns = time.time_ns() + MAX_CLOCK_STEP_NS
-    past = (change_ns for change_ns in changes.values() if change_ns <= latest_ns)
+    past = (time_ns for time_ns in times_ns if time_ns <= latest_ns)
     return Listing(queues, max(past, default=0))
 
 

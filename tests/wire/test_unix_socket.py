@@ -6,6 +6,7 @@ import socket
 import stat
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -157,3 +158,15 @@ async def test_auth_server_is_told_no_address(start_nsqd: StartNsqd, path: str) 
 
         assert b"permission_count" in await client.read_response()
         assert auth_server.asked[0].parameters["remote_ip"] == ""
+
+
+async def test_a_start_that_fails_leaves_no_socket(
+    start_nsqd: StartNsqd, path: str, tmp_path: Path
+) -> None:
+    (tmp_path / "nsqd.dat").write_text("broken")
+
+    with pytest.raises(StartError, match="failed to load metadata"):
+        await start_nsqd(tcp_address=path, http_address=f"{path}.http", data_path=tmp_path)
+
+    assert not is_socket(path)
+    assert not is_socket(f"{path}.http")

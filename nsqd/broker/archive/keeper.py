@@ -7,6 +7,7 @@ round of each kind may be under way at a time: an fsync takes as long as the dis
 of traffic, and no write waits for that.
 """
 
+import contextlib
 import functools
 import logging
 import math
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from itertools import islice, takewhile
 
 from diskqueue.envelope import HEADER_BYTES
+from diskqueue.layout import QueueFiles, list_queues
 from nsqd.broker.archive.archive import Archive, Backlog
 from nsqd.broker.archive.retention import RetainedLog, Retention
 from nsqd.broker.queue.backend import DiskSettings
@@ -44,6 +46,8 @@ class ArchiveKeeper:
         self._directory = disk.data_path / DIRECTORY_NAME
         self._scheduler = scheduler
         self._archives: dict[str, Archive] = {}
+        # The files at the start of archives that have not been open yet; None before the listing.
+        self._unopened: dict[str, QueueFiles] | None = None
         self._backlog = Backlog(self._wake)
         # Archives with something to sync, and when that is due, in the order of these times.
         self._sync_due: dict[Archive, float] = {}
@@ -76,17 +80,34 @@ class ArchiveKeeper:
 
     def open(self, topic_name: str) -> Archive:
         """Return the archive of a topic; its files are opened by the next round."""
-        open_log = functools.partial(
-            RetainedLog,
-            *(str(self._directory), topic_name, self._retention),
-            max_bytes_per_file=self._disk.max_bytes_per_file,
-            max_record_bytes=self._disk.max_msg_size + HEADER_BYTES,
-        )
+        files = self._find_files(topic_name)
+
+        def open_log() -> RetainedLog:
+            nonlocal files
+            first_files, files = files, None  # true only until the log is opened
+            return RetainedLog(
+                *(str(self._directory), topic_name, self._retention),
+                max_bytes_per_file=self._disk.max_bytes_per_file,
+                max_record_bytes=self._disk.max_msg_size + HEADER_BYTES,
+                files=first_files,
+            )
+
         segment_bytes = self._retention.segment_bytes(self._disk.max_bytes_per_file)
         archive = Archive(topic_name, self._backlog, segment_bytes, open_log, self._forget)
         self._archives[topic_name] = archive
         self._backlog.announce(archive)
         return archive
+
+    def _find_files(self, topic_name: str) -> QueueFiles | None:
+        """Return the files of an archive that has not been open yet, None if it has to look.
+
+        The directory is listed once: for each of thousands of topics it would take quadratic time.
+        """
+        if self._unopened is None:
+            self._unopened = {}
+            with contextlib.suppress(OSError):  # the archive that opens its files tells the error
+                self._unopened = list_queues(self._directory)
+        return self._unopened.pop(topic_name, None)
 
     def close(self) -> list[Callable[[], None]]:
         """Begin no more rounds; return the work that is left, which blocks."""

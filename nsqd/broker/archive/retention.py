@@ -25,6 +25,7 @@ from struct import Struct
 
 from diskqueue import layout
 from diskqueue.errors import CorruptSegmentError
+from diskqueue.layout import QueueFiles
 from diskqueue.recovery import recover
 from diskqueue.segment import RecordLimits, SegmentState, iter_buffers
 from diskqueue.sync_job import remove_queue
@@ -130,8 +131,12 @@ class RetainedLog:
         *,
         max_bytes_per_file: int,
         max_record_bytes: int,
+        files: QueueFiles | None = None,
     ) -> None:
         """Open the files that are there, or begin anew; make the directory if need be.
+
+        Args:
+            files: those of this log, if the caller has just listed the directory.
 
         Raises:
             OSError: the directory cannot be made, or a file cannot be read.
@@ -142,7 +147,7 @@ class RetainedLog:
         self._segment_bytes = retention.segment_bytes(max_bytes_per_file)
         self._limits = RecordLimits(max_record_bytes=max_record_bytes)
         _ensure_directory(directory)
-        found = recover(directory, name, self._limits, logger, None)
+        found = recover(directory, name, self._limits, logger, files)
         self._read_pos = found.read_pos
         self._writer = Writer(directory, name, found.write_segment, self._segment_bytes, logger)
         self._segments = deque(self._adopt(found.read_segment))
@@ -240,8 +245,9 @@ class RetainedLog:
             OSError: the records may not be durable, or a file could not be deleted.
         """
         if error is not None:
-            # The kernel may have lost a part of the segment: no more is appended behind that.
-            self._begin_segment()
+            if self._writer.segment.is_suspect:
+                # The kernel may have lost a part of it: no more is appended behind that.
+                self._begin_segment()
             raise error
         self._writer.note_durable(sync.targets)
         self._durable_end = sync.end

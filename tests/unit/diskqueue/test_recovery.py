@@ -424,3 +424,42 @@ def test_depth_of_a_huge_backlog_without_metadata_is_estimated(
 
     assert queue.depth == 6
     assert len(drain(queue)) == 6
+
+
+def test_a_stray_segment_far_ahead_is_left_alone(tmp_path: Path) -> None:
+    """As one that could not be removed when a topic of that name was deleted."""
+    write_segment(tmp_path, 0, records(0, 1))
+    write_segment(tmp_path, 500, records(9, 1))
+    write_metadata(tmp_path, "1\n0,0\n0,32\n")
+
+    queue = open_queue(tmp_path)
+
+    assert queue.depth == 1
+    assert numbers(consume(queue)) == [0]
+    queue.close()
+    assert segment_path(tmp_path, 500).exists()
+
+
+def test_a_stray_segment_far_behind_is_left_alone(tmp_path: Path) -> None:
+    write_segment(tmp_path, 3, records(9, 1))
+    write_segment(tmp_path, 50, records(0, 1))
+    write_metadata(tmp_path, "1\n50,0\n50,32\n")
+
+    queue = open_queue(tmp_path)
+
+    assert numbers(consume(queue)) == [0]
+    queue.close()
+    assert segment_path(tmp_path, 3).exists()
+
+
+@pytest.mark.parametrize(("number", "expected"), [(8, [0, 9]), (9, [0])])
+def test_segments_behind_a_small_gap_belong_to_the_queue(
+    tmp_path: Path, number: int, expected: list[int]
+) -> None:
+    write_segment(tmp_path, 0, records(0, 1))
+    write_segment(tmp_path, number, records(9, 1))
+    write_metadata(tmp_path, "1\n0,0\n0,32\n")
+
+    queue = open_queue(tmp_path)
+
+    assert numbers(consume(queue)) == expected

@@ -34,3 +34,13 @@ def test_history_that_is_kept_counts_too(tmp_path: Path) -> None:
     os.utime(segment, (1_800_000_000, 1_800_000_000))
 
     assert list_data_path(tmp_path).newest_change_ns == 1_800_000_000 * 10**9
+
+
+def test_a_name_that_the_archive_has_too_hides_no_date(tmp_path: Path) -> None:
+    (tmp_path / "archive").mkdir()
+    for directory, seconds in ((tmp_path, 1_800_000_000), (tmp_path / "archive", 1_700_000_000)):
+        segment = directory / "t.diskqueue.000000.dat"
+        segment.touch()
+        os.utime(segment, (seconds, seconds))
+
+    assert list_data_path(tmp_path).newest_change_ns == 1_800_000_000 * 10**9

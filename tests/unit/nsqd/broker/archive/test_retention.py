@@ -420,6 +420,28 @@ def test_a_failed_fsync_ends_the_segment(tmp_path: Path, monkeypatch: pytest.Mon
     assert read_numbers(tmp_path) == [0, 1]
 
 
+def test_a_segment_that_cannot_be_synced_does_not_end_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log(tmp_path, max_bytes=2**30)
+    write(log, [0])
+
+    def fail(fd: int) -> None:
+        if os.readlink(f"/proc/self/fd/{fd}").endswith("000000.dat"):
+            raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        for number in range(1, 6):
+            with pytest.raises(OSError, match="Input/output"):
+                log.sync()
+            write(log, [number])
+    log.close()
+
+    assert files_of(tmp_path).segments == {0: RECORD_BYTES, 1: 5 * RECORD_BYTES}
+    assert read_numbers(tmp_path) == list(range(6))
+
+
 def test_what_is_appended_during_a_sync_waits_for_the_next(tmp_path: Path) -> None:
     log = open_log(tmp_path, max_bytes=2**30, max_bytes_per_file=RECORD_BYTES * 2)
     write(log, range(3))
