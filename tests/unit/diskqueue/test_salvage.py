@@ -50,6 +50,24 @@ def test_length_that_swallows_the_next_records_is_seen_through() -> None:
     assert kept(bytes(data)) == [payload(number) for number in range(10) if number != 3]
 
 
+@pytest.mark.parametrize(
+    ("message_id", "found"),
+    [(b"0123456789abcdef", [b"0", b"1", b"2"]), (b"some tool's ids!", [b"0", b"1"])],
+)
+def test_a_lone_record_between_damage_needs_an_id_of_nsqd(
+    message_id: bytes, found: list[bytes]
+) -> None:
+    """Records of other tools have little to tell them by: three in a row are believed."""
+
+    def record(number: int) -> bytes:
+        return framed(struct.pack(">qH16s", 1_600_000_000 * 10**9, 0, message_id) + b"%d" % number)
+
+    damage = bytes(40)
+    data = record(0) + record(1) + damage + record(2) + damage
+
+    assert [each[26:] for each in kept(data)] == found
+
+
 def test_text_behind_zeros_is_no_record() -> None:
     """A block that a power cut has left out ends in the middle of a body of hex digits."""
     text = b"51d6ee86bf52d77525a112f76eba4729" * 4
