@@ -259,9 +259,11 @@ def read_metadata(directory: str, name: str) -> Metadata | None:
     """
     path = metadata_path(directory, name)
     if find_size(path) is None:
-        if os.path.lexists(path):
+        if not os.path.lexists(path):
+            return None
+        # A running daemon may have made it between the two looks.
+        if find_size(path) is None:
             raise CorruptMetadataError("not a file")
-        return None
     try:
         with open(path, "rb") as file:
             text = file.read(4096)
