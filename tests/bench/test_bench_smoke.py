@@ -7,11 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support.waiting import wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 50
@@ -119,10 +120,9 @@ def test_daemon_that_does_not_start_is_shown_with_its_log(tmp_path: Path) -> Non
 
 def test_ctrl_c_ends_the_daemon_and_the_workers(tmp_path: Path) -> None:
     process = start_bench(tmp_path, "--scenario", "pub-sync/1", "--seconds", "40")
-    deadline = time.monotonic() + 20
-    while not any("--tcp-address" in command for command in processes_naming(str(tmp_path))):
-        assert time.monotonic() < deadline, "the daemon was never started"
-        time.sleep(0.05)
+    wait_until(
+        lambda: any("--tcp-address" in command for command in processes_naming(str(tmp_path)))
+    )
 
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=TIMEOUT_S)

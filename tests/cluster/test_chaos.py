@@ -4,8 +4,9 @@ import asyncio
 import contextlib
 import random
 
-from tests.support.cluster import Cluster, ClusterDaemon, Nsqd, wait_until
+from tests.support.cluster import Cluster, ClusterDaemon, Nsqd
 from tests.support.lookup_consumer import LookupConsumer
+from tests.support.waiting import until
 
 ROUNDS = 8
 # Nothing is acknowledged before it is on disk.
@@ -58,7 +59,7 @@ async def test_every_acknowledged_message_arrives(cluster: Cluster) -> None:
         is_over.set()
         await asyncio.gather(*publishers)
 
-        await wait_until(lambda: acknowledged <= consumer.bodies.keys())
+        await until(lambda: acknowledged <= consumer.bodies.keys())
 
     assert len(acknowledged) > ROUNDS, f"seed {seed}"
     for lookupd in lookupds:

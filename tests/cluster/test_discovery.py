@@ -9,8 +9,9 @@ import ansq
 import nsq
 import pytest
 
-from tests.support.cluster import Cluster, Lookupd, wait_for, wait_until
+from tests.support.cluster import Cluster, Lookupd, wait_for
 from tests.support.daemon_process import HOST
+from tests.support.waiting import until
 
 # What the libraries do with event loops is their business.
 pytestmark = [
@@ -48,7 +49,7 @@ async def pynsq_reader(lookupds: list[Lookupd], topic: str) -> AsyncIterator[lis
         max_in_flight=100,
     )
     # It starts in the next turn of the loop.
-    await wait_until(lambda: reader.redist_periodic is not None)
+    await until(lambda: reader.redist_periodic is not None)
     try:
         yield bodies
     finally:
@@ -97,7 +98,7 @@ async def test_a_reader_finds_all_producers(cluster: Cluster, open_reader: OpenR
     await lookupd.wait_for_producers("news", first, second)
 
     async with open_reader([lookupd], "news") as bodies:
-        await wait_until(lambda: sorted(bodies) == ["1", "2", "3", "4"])
+        await until(lambda: sorted(bodies) == ["1", "2", "3", "4"])
         await wait_for(lambda: lookupd.channels("news"), {"ch"})
 
 
@@ -112,7 +113,7 @@ async def test_a_reader_follows_a_producer_that_moves(
     await lookupd.wait_for_producers("news", nsqd)
 
     async with open_reader([lookupd], "news") as bodies:
-        await wait_until(lambda: bodies == ["before"])
+        await until(lambda: bodies == ["before"])
         old_port = nsqd.tcp_port
         await nsqd.stop()
         await lookupd.wait_for_producers("news")
@@ -121,7 +122,7 @@ async def test_a_reader_follows_a_producer_that_moves(
         assert nsqd.tcp_port != old_port
         await nsqd.publish("news", "after")
 
-        await wait_until(lambda: bodies == ["before", "after"])
+        await until(lambda: bodies == ["before", "after"])
 
 
 async def test_a_reader_needs_but_one_of_its_nsqlookupds(
@@ -136,7 +137,7 @@ async def test_a_reader_needs_but_one_of_its_nsqlookupds(
     await lookupd.wait_for_producers("news", nsqd)
 
     async with open_reader([dead, lookupd], "news") as bodies:
-        await wait_until(lambda: bodies == ["1"])
+        await until(lambda: bodies == ["1"])
 
 
 async def test_consumers_get_the_address_that_is_broadcast(cluster: Cluster) -> None:  # N-7

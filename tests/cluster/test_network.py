@@ -2,11 +2,12 @@
 
 import asyncio
 
-from tests.support.cluster import Cluster, Lookupd, Nsqd, wait_for, wait_until
+from tests.support.cluster import Cluster, Lookupd, Nsqd, wait_for
 from tests.support.daemon_process import HOST
 from tests.support.lookup_consumer import LookupConsumer
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.v2_client import V2Client
+from tests.support.waiting import until
 
 MESSAGE_COUNT = 100
 
@@ -50,7 +51,7 @@ async def test_a_stalled_nsqlookupd_delays_no_message(cluster: Cluster) -> None:
         proxy.stall()
         await nsqd.create("t", "new")
         await publish_many(client, "t")
-        await wait_until(lambda: "no reply in 1 s" in nsqd.log)
+        await until(lambda: "no reply in 1 s" in nsqd.log)
         await publish_many(client, "t")
         proxy.heal()
 
@@ -111,21 +112,21 @@ async def test_a_consumer_that_is_cut_off_loses_nothing(cluster: Cluster) -> Non
         await lookupd.wait_for_producers("t", proxy.port)
 
         async with LookupConsumer([lookupd], "t", "ch") as consumer:
-            await wait_until(lambda: consumer.ports)
+            await until(lambda: consumer.ports)
             for number in range(10):
                 await nsqd.publish("t", f"{number}")
             await proxy.cut()
             for number in range(10, 20):
                 await nsqd.publish("t", f"{number}")
             proxy.heal()
-            await wait_until(lambda: consumer.ports)
+            await until(lambda: consumer.ports)
             for number in range(20, 30):
                 await nsqd.publish("t", f"{number}")
-            await wait_until(lambda: len(consumer.bodies) == 30)
+            await until(lambda: len(consumer.bodies) == 30)
             proxy.stall()
             for number in range(30, 40):
                 await nsqd.publish("t", f"{number}")
             await asyncio.sleep(1.2)  # longer than msg-timeout: they count as lost and are requeued
             proxy.heal()
 
-            await wait_until(lambda: consumer.bodies.keys() == {f"{n}" for n in range(40)})
+            await until(lambda: consumer.bodies.keys() == {f"{n}" for n in range(40)})

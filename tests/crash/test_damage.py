@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster import wait_for, wait_until
+from tests.support.cluster import wait_for
 from tests.support.daemon_process import OURS, DaemonProcess
 from tests.support.damaged_queues import BODIES, CASES, SALVAGE, QueueFiles, write_nsqd_dat
 from tests.support.http_client import HttpClient
 from tests.support.small_disk import SmallDisk
 from tests.support.v2_client import V2Client
+from tests.support.waiting import until
 
 CHANNEL = "ch"
 
@@ -68,7 +69,7 @@ async def test_what_is_intact_is_delivered_and_the_queue_goes_on(
     assert await consume(damaged, name, 1) == [b"goes on"]
     if damage.told == SALVAGE:
         # At the latest when a sync has noted that what was before the damage is finished.
-        await wait_until(lambda: list(damaged.data_path.glob(f"{name}:{CHANNEL}.*.bad*")))
+        await until(lambda: list(damaged.data_path.glob(f"{name}:{CHANNEL}.*.bad*")))
 
 
 async def test_salvage_finds_in_what_was_kept_all_that_was_not_delivered_and_is_whole(

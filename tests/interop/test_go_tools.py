@@ -5,7 +5,6 @@ import gzip
 import re
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 from tests.support.auth_server import AuthServer, allow
 from tests.support.certs import make_authority, make_server
 from tests.support.daemon_process import DaemonProcess
+from tests.support.waiting import wait_until
 
 TIMEOUT_S = 30.0
 LINES = [f"message {number}" for number in range(200)]
@@ -51,13 +51,12 @@ def finish(process: "subprocess.Popen[str]") -> str:
 
 def wait_for_file(directory: Path, *, lines: int) -> Path:
     """Wait until a program has written that many lines to a file of its own choosing."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while True:
-        for path in directory.rglob("*.log"):
-            if path.read_text().count("\n") >= lines:
-                return path
-        assert time.monotonic() < deadline, list(directory.rglob("*"))
-        time.sleep(0.05)
+    return wait_until(
+        lambda: next(
+            (path for path in directory.rglob("*.log") if path.read_text().count("\n") >= lines),
+            None,
+        )
+    )
 
 
 @pytest.mark.parametrize("features", FEATURES)
@@ -170,12 +169,12 @@ def test_consumers_find_nsqd_through_nsqlookupd(tmp_path: Path, find_go: FindGo)
             [nsqlookupd, "--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0"], stderr=log
         )
     try:
-        ports: dict[str, str] = {}
-        deadline = time.monotonic() + TIMEOUT_S
-        while len(ports) < 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-            ports = dict(re.findall(r"(TCP|HTTP): listening on \S+:(\d+)", log_path.read_text()))
+
+        def find_ports() -> dict[str, str] | None:
+            found = re.findall(r"(TCP|HTTP): listening on \S+:(\d+)", log_path.read_text())
+            return dict(found) if len(found) == 2 else None
+
+        ports = wait_until(find_ports)
         flag = f"--lookupd-tcp-address=127.0.0.1:{ports['TCP']}"
         with DaemonProcess(tmp_path, flag) as nsqd:
             nsqd.publish("t", b"found you")

@@ -10,7 +10,6 @@ import re
 import site
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import pytest
 
 from spark_jobs.__main__ import main
 from tests.spark.data_dirs import Row, messages, read_plainly, write_queue
+from tests.support.waiting import wait_until
 
 SPARK_HOME = Path(pyspark.__file__).parent
 REPOSITORY = Path(__file__).parents[2]
@@ -65,15 +65,15 @@ class ClusterProcess:
 
     def wait_for(self, pattern: str) -> str:
         """Wait for a line of the log; return the pattern's last group."""
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
+
+        def find() -> re.Match[str] | None:
             log = self._log_path.read_text(errors="replace")
             match = re.search(pattern, log)
-            if match is not None:
-                return match[match.lastindex or 0]
-            assert self._process.poll() is None, log
-            assert time.monotonic() < deadline, log
-            time.sleep(0.1)
+            assert match is not None or self._process.poll() is None, log
+            return match
+
+        match = wait_until(find)
+        return match[match.lastindex or 0]
 
     def end(self) -> None:
         self._process.terminate()

@@ -1,7 +1,6 @@
 """Messages that a client library published and consumed, read while nsqd runs and afterwards."""
 
 import asyncio
-import time
 from pathlib import Path
 
 from ansq.tcp.connection import open_connection
@@ -9,6 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.data_dirs import read_plainly
 from tests.support.daemon_process import DaemonProcess
+from tests.support.waiting import wait_until
 
 COUNT = 400
 FINISHED = 150
@@ -37,10 +37,7 @@ async def publish_and_consume(address: str) -> None:
 def wait_until_consumed(daemon: DaemonProcess) -> None:
     """Wait until the metadata on disk has the finished messages."""
     path = daemon.data_path / "shop:billing.diskqueue.meta.dat"
-    deadline = time.monotonic() + PATIENCE_S
-    while not path.exists() or int(path.read_text().split("\n")[0]) != COUNT - FINISHED:
-        assert time.monotonic() < deadline, path.read_text() if path.exists() else "no metadata"
-        time.sleep(0.02)
+    wait_until(lambda: path.exists() and int(path.read_text().split("\n")[0]) == COUNT - FINISHED)
 
 
 def bodies(frame: DataFrame) -> set[str]:

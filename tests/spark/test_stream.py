@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.support.daemon_process import DaemonProcess
+from tests.support.waiting import wait_until
 
 PATIENCE_S = 120
 
@@ -35,10 +36,7 @@ def post(daemon: DaemonProcess, path: str) -> None:
 def wait_until_synced(daemon: DaemonProcess, topic: str, depth: int) -> None:
     """Wait until the metadata on disk speaks of so many messages."""
     path = daemon.data_path / f"{topic}.diskqueue.meta.dat"
-    deadline = time.monotonic() + PATIENCE_S
-    while not path.exists() or path.read_text().split("\n")[0] != str(depth):
-        assert time.monotonic() < deadline, "nsqd does not sync"
-        time.sleep(0.02)
+    wait_until(lambda: path.exists() and path.read_text().split("\n")[0] == str(depth))
 
 
 def expected(topic: str, count: int) -> list[str]:

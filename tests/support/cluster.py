@@ -6,13 +6,13 @@ asks the daemons over HTTP, as an operator would.
 
 import asyncio
 import signal
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 from tests.support.daemon_process import HOST, LOOKUPD, Daemon
 from tests.support.http_client import HttpClient, Reply
+from tests.support.waiting import until
 
 PATIENCE_S = 20.0
 POLL_S = 0.02
@@ -26,7 +26,7 @@ class ClusterDaemon(Daemon):
     async def start(self) -> None:
         """Start it and wait until it listens."""
         self.spawn()
-        await wait_until(self.is_listening)
+        await until(self.is_listening)
 
     async def stop(self) -> None:
         """End it with SIGTERM; it must end well."""
@@ -35,7 +35,7 @@ class ClusterDaemon(Daemon):
     async def end(self) -> int:
         """End it with SIGTERM; return its exit code, whatever that is."""
         self.send_signal(signal.SIGTERM)
-        await wait_until(lambda: not self.is_running())
+        await until(lambda: not self.is_running())
         assert self._process is not None
         return self._process.returncode or 0
 
@@ -106,7 +106,7 @@ class Nsqd(ClusterDaemon):
     async def wait_for_metadata(self, text: str) -> None:
         """Wait until nsqd.dat holds this, which is a moment after a creation is acknowledged."""
         path = self.data_path / "nsqd.dat"
-        await wait_until(lambda: text in path.read_text())
+        await until(lambda: text in path.read_text())
 
 
 class Cluster:
@@ -142,16 +142,7 @@ class Cluster:
         return self._directory / f"daemon-{len(self._daemons)}"
 
 
-async def wait_until(is_true: Callable[[], object]) -> None:
-    """Wait until something is so, which it must be before long."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not is_true():  # noqa: ASYNC110 - a test looks from outside
-            await asyncio.sleep(POLL_S)
-
-
 async def wait_for(ask: Callable[[], Awaitable[_T]], wanted: _T) -> None:
-    """Ask until the answer is the wanted one; the last other one fails the test."""
-    deadline = time.monotonic() + PATIENCE_S
-    while (found := await ask()) != wanted:
-        assert time.monotonic() < deadline, (found, wanted)
+    """Ask until the answer is the wanted one."""
+    while await ask() != wanted:  # noqa: ASYNC110 - a test looks from outside
         await asyncio.sleep(POLL_S)

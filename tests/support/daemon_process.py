@@ -12,13 +12,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from tests.support.http_client import Reply, fetch
+from tests.support.waiting import wait_until
 
 HOST = "127.0.0.1"
 REPOSITORY = Path(__file__).parents[2]
@@ -188,10 +188,7 @@ class WaitingDaemon(Daemon):
     def start(self) -> None:
         """Start it and wait until it listens."""
         self.spawn()
-        deadline = time.monotonic() + PATIENCE_S
-        while not self.is_listening():
-            assert time.monotonic() < deadline, self.log
-            time.sleep(POLL_S)
+        wait_until(self.is_listening)
 
     def wait(self) -> int:
         """Return its exit code when it has ended."""
@@ -250,10 +247,12 @@ class DaemonProcess(WaitingDaemon):
 
     def wait_for_channel(self, topic: str, channel: str, **wanted: object) -> dict[str, Any]:
         """Wait until the channel is there and its figures are these."""
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
+
+        def find() -> dict[str, Any] | None:
             found = self.find_channel(topic, channel)
-            if found is not None and all(found[key] == value for key, value in wanted.items()):
-                return found
-            assert time.monotonic() < deadline, (wanted, found)
-            time.sleep(POLL_S)
+            is_wanted = found is not None and all(
+                found[key] == value for key, value in wanted.items()
+            )
+            return found if is_wanted else None
+
+        return wait_until(find)

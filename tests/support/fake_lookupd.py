@@ -1,4 +1,5 @@
 """FakeLookupd: an nsqlookupd on the test's own loop that remembers all it is told.
+from tests.support.waiting import until
 
 It answers as it should until a test has it keep silent, answer something else, or hang up. Its two
 doors keep their ports when it is stopped and started again.
@@ -24,6 +25,7 @@ from nsqd.protocol.lookup import (
     encode_lookupd_identity,
     encode_reply,
 )
+from tests.support.waiting import until
 
 HOST = "127.0.0.1"
 PATIENCE_S = 10.0
@@ -126,12 +128,12 @@ class FakeLookupd:
 
     async def wait_for_peer(self) -> FakePeer:
         """Wait until an nsqd has identified itself; return the newest that is there."""
-        await wait_until(lambda: self.open_peers)
+        await until(lambda: self.open_peers)
         return self.open_peers[-1]
 
     async def wait_for(self, *names: tuple[str, str | None]) -> None:
         """Wait until exactly this is registered."""
-        await wait_until(lambda: self.known == set(names))
+        await until(lambda: self.known == set(names))
 
     def _accept_peer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._serve(self._serve_peer(reader, FakePeer(writer)), writer)
@@ -225,10 +227,3 @@ async def serving_lookupd() -> AsyncIterator[FakeLookupd]:
         yield fake
     finally:
         await fake.stop()
-
-
-async def wait_until(is_true: Callable[[], object]) -> None:
-    """Wait until something is so, which it must be before long."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not is_true():  # noqa: ASYNC110 - a test looks from outside
-            await asyncio.sleep(POLL_S)

@@ -25,6 +25,7 @@ from nsqd.http.server import (
 from nsqd.runtime.listen import listen, remove_unix_socket
 from tests.support.certs import make_authority, make_server
 from tests.support.lookupd_in_process import LoopFactory
+from tests.support.waiting import until
 
 LIMITS = HttpLimits(
     header_timeout_s=0.2, body_timeout_s=0.3, idle_timeout_s=0.6, write_timeout_s=0.5
@@ -131,12 +132,6 @@ class Client:
         self.writer.close()
         with contextlib.suppress(ConnectionError):
             await self.writer.wait_closed()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not condition():  # noqa: ASYNC110 - the server has no event for each of these
-            await asyncio.sleep(0.005)
 
 
 def get(path: str, *lines: str, method: str = "GET") -> bytes:

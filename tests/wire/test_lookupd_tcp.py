@@ -6,23 +6,16 @@ import resource
 import socket
 import struct
 import time
-from collections.abc import Callable
 
 import pytest
 
 from nsqd.protocol.lookup import MAGIC, NsqdIdentity, encode_identify, encode_register
 from tests.support.clock import not_before
 from tests.support.lookupd_in_process import LookupdInProcess, LookupPeer, LoopFactory
+from tests.support.waiting import wait_until
 
 IDENTITY = NsqdIdentity("peer.example", 5150, 5151, "1.3.0")
 IDENTIFY = encode_identify(IDENTITY)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10.0
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def connection_count(lookupd: LookupdInProcess) -> int:

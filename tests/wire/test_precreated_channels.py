@@ -12,8 +12,9 @@ from nsqd.lookup.channel_query import MAX_QUERIES_PER_PEER
 from nsqd.protocol.lookup import Identify
 from tests.support import certs
 from tests.support.clock import not_before
-from tests.support.fake_lookupd import FakeLookupd, serving_lookupd, wait_until
+from tests.support.fake_lookupd import FakeLookupd, serving_lookupd
 from tests.support.running_daemon import RunningDaemon, StartNsqd
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ async def nsqd(start_nsqd: StartNsqd, lookupd: FakeLookupd, other: FakeLookupd) 
 
 async def wait_for_channels(nsqd: RunningDaemon, topic: str, *channels: str) -> None:
     found = nsqd.daemon.broker.ensure_topic(topic)
-    await wait_until(lambda: sorted(found.channels) == sorted(channels))
+    await until(lambda: sorted(found.channels) == sorted(channels))
 
 
 async def test_channels_of_all_nsqlookupds_are_made(
@@ -61,7 +62,7 @@ async def test_channels_of_all_nsqlookupds_are_made(
 
 async def test_the_question(nsqd: RunningDaemon, lookupd: FakeLookupd) -> None:
     await nsqd.publish("t#ephemeral", b"1")
-    await wait_until(lambda: lookupd.requests)
+    await until(lambda: lookupd.requests)
 
     [(target, headers)] = lookupd.requests
     assert target == "/channels?topic=t%23ephemeral"
@@ -82,7 +83,7 @@ async def test_a_topic_is_asked_about_once(nsqd: RunningDaemon, lookupd: FakeLoo
     for _ in range(3):
         await nsqd.publish("t", b"1")
     await nsqd.consumer("t", "a")
-    await wait_until(lambda: lookupd.requests)
+    await until(lambda: lookupd.requests)
 
     assert len(lookupd.requests) == 1
 
@@ -181,7 +182,7 @@ async def test_one_that_is_gone_is_not_asked(
 ) -> None:
     other.channels["t"] = ["a"]
     await lookupd.stop()
-    await wait_until(lambda: not nsqd.daemon.registration.peers[0].is_connected)
+    await until(lambda: not nsqd.daemon.registration.peers[0].is_connected)
 
     await nsqd.publish("t", b"1")
 
@@ -197,7 +198,7 @@ async def test_a_topic_starts_at_once_if_nobody_can_be_asked(
 ) -> None:
     await lookupd.stop()
     await other.stop()
-    await wait_until(lambda: not any(peer.is_connected for peer in nsqd.daemon.registration.peers))
+    await until(lambda: not any(peer.is_connected for peer in nsqd.daemon.registration.peers))
     consumer = await nsqd.consumer("t", rdy=1)
 
     await nsqd.publish("t", b"1")
@@ -228,7 +229,7 @@ async def test_a_topic_made_right_after_the_start_waits_for_the_first_contact(
     lookupd.speaks.clear()
     nsqd = await start_nsqd(lookupd_tcp_addresses=(lookupd.address,))
     await nsqd.publish("t", b"1")
-    await wait_until(lambda: lookupd.peers)
+    await until(lambda: lookupd.peers)
     await asyncio.sleep(0.1)
     assert not nsqd.daemon.broker.topics["t"].channels
 
@@ -255,7 +256,7 @@ async def test_a_topic_may_be_deleted_while_it_is_asked_about(
     lookupd.channels["t"] = ["a"]
     lookupd.http_speaks.clear()
     await nsqd.publish("t", b"1")
-    await wait_until(lambda: lookupd.requests)
+    await until(lambda: lookupd.requests)
     await nsqd.post("/topic/delete?topic=t")
     await nsqd.publish("t", b"2")
 
@@ -274,7 +275,7 @@ async def test_a_channel_deleted_meanwhile_does_not_come_back(
     lookupd.http_speaks.clear()
     await nsqd.post("/topic/create?topic=t")
     await nsqd.post("/channel/create?topic=t&channel=mine")
-    await wait_until(lambda: lookupd.requests)
+    await until(lambda: lookupd.requests)
     await nsqd.post("/channel/delete?topic=t&channel=mine")
 
     lookupd.http_speaks.set()
@@ -288,7 +289,7 @@ async def test_nothing_is_lost_if_nsqd_stops_while_it_asks(
 ) -> None:
     lookupd.http_speaks.clear()
     await nsqd.publish("t", b"1")
-    await wait_until(lambda: lookupd.requests)
+    await until(lambda: lookupd.requests)
 
     await nsqd.stop()
 
@@ -310,7 +311,7 @@ async def test_many_new_topics_at_once_all_get_their_channels(
         nsqd.daemon.broker.ensure_topic(name)
 
     topics = nsqd.daemon.broker.topics
-    await wait_until(lambda: all(list(topics[name].channels) == ["a"] for name in names))
+    await until(lambda: all(list(topics[name].channels) == ["a"] for name in names))
 
 
 async def test_those_in_line_for_a_silent_nsqlookupd_do_not_wait_longer(
@@ -328,7 +329,7 @@ async def test_those_in_line_for_a_silent_nsqlookupd_do_not_wait_longer(
 
     topics = [nsqd.daemon.broker.ensure_topic(name) for name in names]
 
-    await wait_until(lambda: all(topic.state is TopicState.RUNNING for topic in topics))
+    await until(lambda: all(topic.state is TopicState.RUNNING for topic in topics))
     assert all(list(topic.channels) == ["a"] for topic in topics)
 
 

@@ -20,8 +20,9 @@ from nsqd.protocol.lookup import (
     Register,
     encode_reply,
 )
-from tests.support.fake_lookupd import FakeLookupd, serving_lookupd, wait_until
+from tests.support.fake_lookupd import FakeLookupd, serving_lookupd
 from tests.support.running_daemon import RunningDaemon, StartNsqd
+from tests.support.waiting import until
 
 IDENTITY = NsqdIdentity("here", 4150, 4151, "1.3.0")
 # A retry comes at once, or after a fraction of a second; a PING would come after 15 s, which is
@@ -193,12 +194,12 @@ async def test_many_registrations_go_out_at_once(nsqd: RunningDaemon, lookupd: F
 async def test_no_unregister_at_exit(nsqd: RunningDaemon, lookupd: FakeLookupd) -> None:  # N-8
     await nsqd.consumer("t", "a")
     await nsqd.consumer("t#ephemeral", "e#ephemeral")
-    await wait_until(lambda: len(lookupd.known) == 4)
+    await until(lambda: len(lookupd.known) == 4)
 
     await nsqd.shut_down()
 
     [peer] = lookupd.peers
-    await wait_until(lambda: not peer.is_open)
+    await until(lambda: not peer.is_open)
     assert not any(line.startswith("UNREGISTER") for line in peer.lines())
 
 
@@ -258,7 +259,7 @@ async def test_an_address_that_is_none_is_one_line_in_the_log(
     await nsqd.publish("t", b"1")
 
     await lookupd.wait_for(("t", None))
-    await wait_until(lambda: nsqd.daemon.registration.peers[0].last_error)
+    await until(lambda: nsqd.daemon.registration.peers[0].last_error)
     assert len(failures(caplog)) == 1
 
 
@@ -301,7 +302,7 @@ async def test_a_broken_connection_is_repaired_at_once(
 
     lookupd.peers[0].hang_up()
 
-    await wait_until(lambda: len(lookupd.peers) == 2)
+    await until(lambda: len(lookupd.peers) == 2)
     await lookupd.wait_for(("t", None))
 
 
@@ -313,7 +314,7 @@ async def test_a_nsqlookupd_that_returns_is_told_everything(
     await lookupd.stop()
     await nsqd.publish("u", b"1")
     await nsqd.post("/topic/delete?topic=t")
-    await wait_until(lambda: not nsqd.daemon.registration.peers[0].is_connected)
+    await until(lambda: not nsqd.daemon.registration.peers[0].is_connected)
 
     await lookupd.start()
 
@@ -343,7 +344,7 @@ async def test_news_hurry_the_next_attempt(
     monkeypatch.setattr(lookup_peer, "MAX_BACKOFF_S", 3600.0)
     await lookupd.stop()
     nsqd = await start_nsqd(lookupd_tcp_addresses=(lookupd.address,))
-    await wait_until(lambda: any(each.last_error for each in nsqd.daemon.registration.peers))
+    await until(lambda: any(each.last_error for each in nsqd.daemon.registration.peers))
     await lookupd.start()
 
     await nsqd.publish("t", b"1")
@@ -364,7 +365,7 @@ async def test_a_silent_nsqlookupd_delays_nothing(
         message = await consumer.read_message()
         consumer.fin(message)
         assert message.body == b"%d" % number
-    await wait_until(lambda: not nsqd.daemon.registration.peers[0].is_connected)
+    await until(lambda: not nsqd.daemon.registration.peers[0].is_connected)
     assert nsqd.daemon.registration.peers[0].last_error == "no reply in 1 s"
 
     lookupd.speaks.set()
@@ -381,7 +382,7 @@ async def test_status_of_a_peer(nsqd: RunningDaemon, lookupd: FakeLookupd) -> No
 
     await lookupd.stop()
 
-    await wait_until(lambda: not nsqd.daemon.registration.peers[0].is_connected)
+    await until(lambda: not nsqd.daemon.registration.peers[0].is_connected)
     [status] = nsqd.daemon.registration.peers
     assert status.connected_at_s is None
     assert status.last_error
@@ -410,8 +411,8 @@ async def test_a_wrong_answer_ends_the_connection(
     nsqd = await start_nsqd(lookupd_tcp_addresses=(lookupd.address,))
     await nsqd.publish("t", b"1")
 
-    await wait_until(lambda: any(error in message for message in caplog.messages))
-    await wait_until(lambda: len(lookupd.peers) > 2)
+    await until(lambda: any(error in message for message in caplog.messages))
+    await until(lambda: len(lookupd.peers) > 2)
     assert not lookupd.peers[0].is_open
 
     lookupd.answer = lambda _command: None
@@ -456,13 +457,13 @@ async def test_a_ping_comes_in_time_whatever_else_is_sent(
     settings = PeerSettings(identity=IDENTITY, max_reply_bytes=1000, ping_interval_s=0.05)
     peer = LookupPeer(lookupd.address, settings, topics)
     task = asyncio.get_running_loop().create_task(peer.run())
-    await wait_until(lambda: peer.status.is_connected)
+    await until(lambda: peer.status.is_connected)
     [other] = lookupd.peers
 
     for number in range(100):
         peer.note(f"t{number}", None)
         await asyncio.sleep(0.005)
-    await wait_until(lambda: other.count(Ping) >= 8)
+    await until(lambda: other.count(Ping) >= 8)
 
     task.cancel()
     await asyncio.wait([task])
@@ -478,7 +479,7 @@ async def test_one_that_cannot_keep_up_is_told_anew(
     settings = PeerSettings(identity=IDENTITY, max_reply_bytes=1000)
     peer = LookupPeer(lookupd.address, settings, topics)
     task = asyncio.get_running_loop().create_task(peer.run())
-    await wait_until(lambda: peer.status.is_connected)
+    await until(lambda: peer.status.is_connected)
     lookupd.speaks.clear()
     for number in range(5):
         peer.note(f"first{number}", None)
@@ -488,6 +489,6 @@ async def test_one_that_cannot_keep_up_is_told_anew(
 
     lookupd.speaks.set()
 
-    await wait_until(lambda: len(lookupd.peers) == 2)
+    await until(lambda: len(lookupd.peers) == 2)
     task.cancel()
     await asyncio.wait([task])

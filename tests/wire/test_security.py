@@ -23,11 +23,12 @@ from nsqd.protocol.go_json import MAX_OBJECT_BYTES
 from nsqd.runtime.tls import build_client_context, build_server_context
 from tests.support import certs
 from tests.support.auth_server import AuthServer, allow
-from tests.support.fake_lookupd import FakeLookupd, wait_until
+from tests.support.fake_lookupd import FakeLookupd
 from tests.support.http_client import HttpClient
 from tests.support.lookupd_in_process import LookupdInProcess, LoopFactory
 from tests.support.running_daemon import RunningDaemon, StartNsqd
 from tests.support.v2_client import ConnectionEndedError, V2Client, client_context
+from tests.support.waiting import until
 
 SLOW_COUNT = 200
 MAX_GROWTH_BYTES = 32 * 1024 * 1024
@@ -220,7 +221,7 @@ async def test_bomb_from_nsqlookupd(start_nsqd: StartNsqd) -> None:
     try:
         lookupd.answer = lambda _command: b"[" * 500_000
         nsqd = await start_nsqd(lookupd_tcp_addresses=(f"127.0.0.1:{lookupd.tcp_port}",))
-        await wait_until(lambda: len(lookupd.peers) > 1)  # it was given up, and tried again
+        await until(lambda: len(lookupd.peers) > 1)  # it was given up, and tried again
 
         await nsqd.publish("t", b"x")
     finally:
