@@ -151,23 +151,27 @@ class Writer:
     def _append_across_segments(self, data: bytes, lengths: Sequence[int]) -> None:
         """Append records that do not all fit into the current segment.
 
-        New segments are written first and the current one last; until then no position has moved,
-        and a failure only has to remove the new files.
+        The current segment is written first, so that to a reader from outside a segment with a
+        successor is complete. No position has moved until all is written: a failure cuts the
+        current one back and removes the new files.
         """
         head_bytes, *sizes = self._plan(lengths)
         view = memoryview(data)
         current = self.segment
         created: list[SegmentState] = []
+        if head_bytes:
+            if self._fd < 0:
+                self._fd = self._open(current)
+            _write_or_undo(self._fd, view[:head_bytes], current.end)
         try:
             self._create_segments(view[head_bytes:], sizes, created)
-            if head_bytes:
-                if self._fd < 0:
-                    self._fd = self._open(current)
-                _write_or_undo(self._fd, view[:head_bytes], current.end)
         except OSError:
-            for segment in created:
+            for segment in reversed(created):
                 with contextlib.suppress(OSError):
                     os.unlink(self.path_of(segment))
+            if head_bytes:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._fd, current.end)
             raise
         if created:
             self._crossing = _Crossing(

@@ -122,7 +122,8 @@ class HttpServer:
             connection.end()
         if self._service.connections:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(drained.wait(), grace_s)
+                async with asyncio.timeout(grace_s):
+                    await drained.wait()
         for connection in list(self._service.connections):
             connection.abort()
         if self._service.connections:

@@ -1,5 +1,4 @@
 """FakeLookupd: an nsqlookupd on the test's own loop that remembers all it is told.
-from tests.support.waiting import until
 
 It answers as it should until a test has it keep silent, answer something else, or hang up. Its two
 doors keep their ports when it is stopped and started again.

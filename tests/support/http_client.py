@@ -115,7 +115,8 @@ class HttpClient:
         elif body is not None:
             lines.append(f"Content-Length: {len(body)}")
         self.send("\r\n".join([*lines, "", ""]).encode() + (body or b""))
-        return await asyncio.wait_for(self.read_reply(has_body=method != "HEAD"), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            return await self.read_reply(has_body=method != "HEAD")
 
     async def read_reply(self, *, has_body: bool = True) -> Reply:
         """Read one reply whose length is told; a reply to HEAD tells it and has no body."""

@@ -204,7 +204,8 @@ class V2Client:
 
     async def drain(self) -> None:
         """Wait until the kernel has taken what was sent."""
-        await asyncio.wait_for(self._writer.drain(), PATIENCE_S)
+        async with asyncio.timeout(PATIENCE_S):
+            await self._writer.drain()
 
     def end_output(self) -> None:
         """Say that nothing more will be sent."""
@@ -232,7 +233,8 @@ class V2Client:
 
     async def _fill(self, timeout_s: float) -> None:
         try:
-            data = await asyncio.wait_for(self._reader.read(65536), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                data = await self._reader.read(65536)
         except ConnectionError as error:
             raise ConnectionEndedError(self._buffer) from error
         if not data:
@@ -245,7 +247,8 @@ class V2Client:
 
     async def read_plain(self, count: int) -> bytes:
         """Read bytes as they are on the socket, past TLS and compression."""
-        return await asyncio.wait_for(self._reader.readexactly(count), PATIENCE_S)
+        async with asyncio.timeout(PATIENCE_S):
+            return await self._reader.readexactly(count)
 
     async def read_raw(self, count: int, timeout_s: float = PATIENCE_S) -> bytes:
         """Read that many bytes, after decoding.
@@ -401,7 +404,8 @@ class V2Client:
         self._tls.incoming.write(rest)
         while not self._tls.shake_hands():
             self._send_handshake()
-            data = await asyncio.wait_for(self._reader.read(65536), PATIENCE_S)
+            async with asyncio.timeout(PATIENCE_S):
+                data = await self._reader.read(65536)
             if not data:
                 raise ConnectionEndedError
             self._tls.incoming.write(data)

@@ -121,3 +121,23 @@ def test_no_descriptor_is_left_of_targets_that_could_not_all_be_made(
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(made[0])
     writer.close()
+
+
+def test_a_segment_with_a_successor_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = open_writer(tmp_path, max_bytes_per_file=30)
+    pwrite: Callable[[int, bytes, int], int] = os.pwrite
+    seen: list[list[int]] = []
+
+    def write(fd: int, data: bytes, position: int) -> int:
+        written = pwrite(fd, data, position)
+        seen.append([path.stat().st_size for path in sorted(tmp_path.iterdir())])
+        return written
+
+    writer.append(bytes(20), [10, 10])
+    monkeypatch.setattr(os, "pwrite", write)
+    writer.append(bytes(60), [10] * 6)
+    writer.close()
+
+    assert seen == [[30], [30, 30], [30, 30, 20]]
