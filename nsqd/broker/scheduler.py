@@ -30,6 +30,15 @@ class Scheduler(Protocol):
     def call_soon(self, callback: Callable[[], object]) -> object:
         """Call in the next turn of the loop."""
 
+    def share(self, step: Callable[[], bool]) -> object:
+        """Call `step` in later turns until it returns False, in round robin with other work.
+
+        A step does a little: some hundred messages. It returns True if there is more to do.
+        """
+
+    def slice_end(self) -> float:
+        """Return the time of `time.perf_counter` at which a step that begins now should stop."""
+
     def call_at(self, when: float, callback: Callable[[], object]) -> Timer:
         """Call at `when`, never before."""
 

@@ -1,10 +1,11 @@
 """The ground that the daemons stand on: loop, sockets, TLS, data path.
 
 event_loop      the broker's scheduler, tasks, polling, garbage collection
+turns, slices   much work in slices, in round robin; long documents so
 listen, tls     listening sockets; TLS contexts and TLS as a codec
 data_path       lock and newest date of the directory; metadata_store keeps nsqd.dat
 disk_watch      room on the disk, and when a failing disk works again
-drain, slices   leave a cluster without losing messages; long documents in small steps
+drain           leave a cluster without losing messages
 
 Called by the daemons and doors. Imports config and broker (not where lookupd comes by).
 """

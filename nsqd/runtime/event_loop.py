@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from nsqd.broker.broker import Work
+from nsqd.runtime.turns import running_turns
 
 # Reads that come closer than this are dense traffic.
 DENSE_READS_S = 0.0002
@@ -26,6 +27,9 @@ class LoopScheduler:
         self.time = loop.time
         self.call_soon = loop.call_soon
         self.call_at = loop.call_at
+        turns = running_turns()
+        self.share = turns.share
+        self.slice_end = turns.slice_end
         self.wall_time_ns = time.time_ns
         self._offset_ns = time.time_ns() - round(loop.time() * 1e9)
 

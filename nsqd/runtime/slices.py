@@ -1,13 +1,10 @@
 """Long documents, rendered a slice at a time so that messages are delivered in between."""
 
-import asyncio
 import time
 from collections.abc import Iterable
 from typing import TypeVar
 
-# Delivery stands still for a slice at most, plus one part. A message needs about three turns of the
-# loop from PUB to FIN, so its latency grows by three slices while a document is made.
-SLICE_S = 0.001
+from nsqd.runtime.turns import running_turns
 
 _Part = TypeVar("_Part")
 
@@ -16,12 +13,13 @@ async def gather_slices(parts: Iterable[_Part]) -> list[_Part]:
     """Gather parts, and let the rest of the daemon run after each slice."""
     clock = time.perf_counter
     gathered: list[_Part] = []
-    deadline = clock() + SLICE_S
+    turns = running_turns()
+    deadline = turns.slice_end()
     for part in parts:
         gathered.append(part)
         if clock() >= deadline:
-            await asyncio.sleep(0)
-            deadline = clock() + SLICE_S
+            await turns.next_turn()
+            deadline = turns.slice_end()
     return gathered
 
 
@@ -30,14 +28,15 @@ async def encode_slices(parts: Iterable[str]) -> list[bytes]:
     clock = time.perf_counter
     encoded: list[bytes] = []
     piece: list[str] = []
-    deadline = clock() + SLICE_S
+    turns = running_turns()
+    deadline = turns.slice_end()
     for part in parts:
         piece.append(part)
         if clock() >= deadline:
             encoded.append("".join(piece).encode())
             piece.clear()
-            await asyncio.sleep(0)
-            deadline = clock() + SLICE_S
+            await turns.next_turn()
+            deadline = turns.slice_end()
     encoded.append("".join(piece).encode())
     return encoded
 

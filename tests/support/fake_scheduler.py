@@ -46,6 +46,7 @@ class FakeScheduler:
         self.wall_ns = wall_time_ns
         self._offset_ns = wall_time_ns - round(self.now * 1e9)
         self.holds_threads = False
+        self.has_tiny_slices = False  # each slice ends at its first look at the clock
         self.held_work: deque[tuple[Work, Done]] = deque()
         self._soon: deque[Callable[[], object]] = deque()
         self._timers: list[tuple[float, int, FakeTimer]] = []
@@ -67,6 +68,19 @@ class FakeScheduler:
         """Call in the next turn."""
         self._soon.append(callback)
         return None
+
+    def share(self, step: Callable[[], bool]) -> object:
+        """Call a step once in each turn until it has no more to do."""
+
+        def run() -> None:
+            if step():
+                self.call_soon(run)
+
+        return self.call_soon(run)
+
+    def slice_end(self) -> float:
+        """Return a time in the past if slices shall be as small as possible, else one far away."""
+        return 0.0 if self.has_tiny_slices else float("inf")
 
     def call_at(self, when: float, callback: Callable[[], object]) -> FakeTimer:
         """Call at `when`."""

@@ -1,0 +1,141 @@
+"""Turns: the steps of all have their turn, one slice of them in each turn of the loop."""
+
+import asyncio
+
+import pytest
+
+from nsqd.runtime.turns import MIN_SLICE_S, SLICE_S, Turns, running_turns
+
+
+class Clock:
+    """Moves only while a step runs."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("time.perf_counter", clock)
+    return clock
+
+
+class Worker:
+    """Has some steps to do, each of which takes its time."""
+
+    def __init__(self, clock: Clock, log: list[str], name: str, count: int, each_s: float) -> None:
+        self._clock = clock
+        self._log = log
+        self._name = name
+        self._count = count
+        self._each_s = each_s
+
+    def step(self) -> bool:
+        self._log.append(self._name)
+        self._clock.now += self._each_s
+        self._count -= 1
+        return self._count > 0
+
+
+async def pass_turns(log: list[str], count: int) -> None:
+    for _ in range(count):
+        log.append("|")
+        await asyncio.sleep(0)
+
+
+async def test_steps_are_called_in_round_robin_until_they_are_done(clock: Clock) -> None:
+    log: list[str] = []
+    turns = Turns(asyncio.get_running_loop())
+
+    turns.share(Worker(clock, log, "a", 3, 0.0).step)
+    turns.share(Worker(clock, log, "b", 1, 0.0).step)
+    await asyncio.sleep(0)
+
+    assert log == ["a", "b", "a", "a"]
+
+
+async def test_a_turn_ends_after_a_slice(clock: Clock) -> None:
+    log: list[str] = []
+    turns = Turns(asyncio.get_running_loop())
+
+    turns.share(Worker(clock, log, "a", 4, SLICE_S / 2).step)
+    turns.share(Worker(clock, log, "b", 2, SLICE_S / 2).step)
+    await pass_turns(log, 4)
+
+    assert "".join(log) == "|ab|ab|aa|"
+
+
+async def test_the_more_wait_the_shorter_is_a_slice(clock: Clock) -> None:
+    turns = Turns(asyncio.get_running_loop())
+    ends = []
+
+    for _ in range(20):
+        ends.append(turns.slice_end())
+        turns.share(lambda: False)
+
+    assert ends[0] == SLICE_S
+    assert ends[1] == SLICE_S / 2
+    assert ends[-1] == MIN_SLICE_S
+
+
+async def test_a_step_that_fails_takes_no_other_with_it(clock: Clock) -> None:
+    log: list[str] = []
+    failures: list[object] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: failures.append(context["exception"]))
+    turns = Turns(loop)
+
+    def fail() -> bool:
+        raise RuntimeError("a bug")
+
+    turns.share(fail)
+    turns.share(Worker(clock, log, "b", 2, 0.0).step)
+    await pass_turns(log, 3)
+
+    assert "".join(log).replace("|", "") == "bb"
+    assert [str(failure) for failure in failures] == ["a bug"]
+
+
+async def test_coroutines_wait_in_line(clock: Clock) -> None:
+    log: list[str] = []
+    turns = running_turns()
+
+    async def work(name: str) -> None:
+        for _ in range(2):
+            await turns.next_turn()
+            log.append(name)
+
+    turns.share(Worker(clock, log, "s", 2, 2 * SLICE_S).step)
+    await asyncio.gather(work("a"), work("b"))
+
+    assert log[0] == "s"
+    assert sorted(log) == ["a", "a", "b", "b", "s", "s"]
+
+
+async def test_a_coroutine_that_is_cancelled_leaves_the_line(clock: Clock) -> None:
+    turns = running_turns()
+    task = asyncio.create_task(turns.next_turn())
+    await asyncio.sleep(0)
+    task.cancel()
+    log: list[str] = []
+    turns.share(Worker(clock, log, "s", 1, 0.0).step)
+
+    await asyncio.wait([task])
+    await asyncio.sleep(0)
+
+    assert task.cancelled()
+    assert log == ["s"]
+
+
+async def test_each_loop_has_its_own(clock: Clock) -> None:
+    here = running_turns()
+
+    async def there() -> Turns:
+        return running_turns()
+
+    assert running_turns() is here
+    assert await asyncio.to_thread(lambda: asyncio.run(there())) is not here
