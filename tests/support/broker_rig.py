@@ -21,9 +21,10 @@ class BrokerRig:
         mem_queue_size: int = 10_000,
         limits: Limits = NO_LIMITS,
         sync_every: int = 2500,
+        wall_time_ns: int = 1_700_000_000_000_000_000,
     ) -> None:
         self.data_path = data_path
-        self.scheduler = FakeScheduler()
+        self.scheduler = FakeScheduler(wall_time_ns=wall_time_ns)
         self.announcements: list[tuple[str, str | None]] = []
         settings = BrokerSettings(
             mem_queue_size=mem_queue_size,

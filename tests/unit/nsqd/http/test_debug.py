@@ -1,12 +1,19 @@
-"""The files that the profiler writes; and that it sees the code that runs."""
+"""The files that the profiler writes, the code that it sees, and the stalls of the loop."""
 
+import asyncio
 import marshal
 import pstats
 import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
-from nsqd.http.debug import PROFILE_INTERVAL_S, Profiler, Stack
+import pytest
+
+from nsqd.http import debug
+from nsqd.http.debug import MAX_STACK_DEPTH, PROFILE_INTERVAL_S, Profiler, Stack, StallWatch
 
 MAIN = ("main.py", 1, "main")
 WORK = ("work.py", 10, "Worker.work")
@@ -74,3 +81,111 @@ def test_it_sees_other_threads() -> None:
 
     assert b"wait_in_here" in profiler.collapsed()
     assert b"_sample" not in profiler.collapsed()
+
+
+def test_the_outermost_calls_of_a_deep_stack_are_left_out() -> None:
+    is_over = threading.Event()
+    is_in = threading.Event()
+
+    def dig(depth: int) -> None:
+        if depth:
+            dig(depth - 1)
+        else:
+            is_in.set()
+            is_over.wait(10)
+
+    thread = threading.Thread(target=dig, args=(200,))
+    thread.start()
+    is_in.wait(10)
+    profiler = Profiler(interval_s=0.0001)
+    while not profiler.stacks:
+        is_in.wait(0)
+    profiler.close()
+    is_over.set()
+    thread.join()
+
+    [stack] = [stack for stack in profiler.stacks if any("dig" in call[2] for call in stack)]
+    assert len(stack) == MAX_STACK_DEPTH == 128
+    assert stack[-1][2] == "Condition.wait"
+
+
+class StallRig:
+    """A loop and an observer that a test moves by hand, on a clock of its own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        self.beat: Callable[[], None]
+        self.beat_delay_s = 0.0
+        self.look: Callable[[], None]
+        self.look_interval_s = 0.0
+        monkeypatch.setattr(debug, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(debug, "_Observer", self._observe)
+
+    def watch(self, threshold_s: float) -> StallWatch:
+        return StallWatch(cast("asyncio.AbstractEventLoop", self), threshold_s)
+
+    def call_later(self, delay_s: float, beat: Callable[[], None]) -> object:
+        self.beat_delay_s, self.beat = delay_s, beat
+        return None
+
+    def _observe(self, _name: str, interval_s: float, look: Callable[[], None]) -> object:
+        self.look_interval_s, self.look = interval_s, look
+        return None
+
+    def hold_up(self, seconds: float) -> None:
+        self.now += seconds
+        self.look()
+
+
+def test_a_beat_that_is_late_by_the_threshold_is_a_stall(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = StallRig(monkeypatch)
+    watch = rig.watch(0.5)
+    assert (rig.beat_delay_s, rig.look_interval_s) == (0.25, 0.25)
+
+    rig.hold_up(0.5)  # the beat was due 0.25 s ago
+    assert watch.describe() == "stalls of the event loop of 500ms or more\n"
+
+    rig.hold_up(0.25)
+    rig.hold_up(5)  # the same stall still
+    assert "\n1 times\n" in watch.describe()
+    assert "hold_up" in watch.describe()
+
+    rig.beat()
+    assert rig.beat_delay_s == 0.25
+    rig.hold_up(0.5)
+    rig.beat()
+    assert "\n1 times\n" in watch.describe()
+
+
+def test_the_most_frequent_stall_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = StallRig(monkeypatch)
+    watch = rig.watch(0.5)
+
+    rig.hold_up(1)
+    for _ in range(2):
+        rig.beat()
+        rig.hold_up(1)
+
+    assert "\n2 times\n" in watch.describe().partition("\n1 times\n")[0]
+
+
+def test_only_so_many_different_stalls_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(debug, "MAX_STALL_STACKS", 1)
+    rig = StallRig(monkeypatch)
+    watch = rig.watch(0.5)
+
+    for _ in range(3):  # the first place
+        rig.beat()
+        rig.hold_up(1)
+    rig.beat()
+    rig.hold_up(1)  # a second one
+
+    assert watch.describe().count(" times\n") == 1
+    assert "\n3 times\n" in watch.describe()
+
+
+def test_stalls_below_a_millisecond_are_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = StallRig(monkeypatch)
+
+    assert "of 1ms or more" in rig.watch(0.000_000_001).describe()
+    assert rig.look_interval_s == 0.0005

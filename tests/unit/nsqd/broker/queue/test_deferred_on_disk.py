@@ -61,13 +61,32 @@ def test_a_step_of_the_clock_before_a_crash_changes_no_delay(tmp_path: Path, ste
     rig.publish(b"later", delay_s=100.0)
     shutil.copytree(data_path, tmp_path / "crashed")
 
-    after = BrokerRig(tmp_path / "crashed", mem_queue_size=0)
-    after.scheduler.wall_ns = rig.scheduler.wall_ns
+    crashed = tmp_path / "crashed"
+    after = BrokerRig(crashed, mem_queue_size=0, wall_time_ns=rig.scheduler.wall_ns)
     client = after.client("a")
 
     after.advance(50)
     assert client.bodies == []
     after.advance(51)
+    assert client.bodies == [b"later"]
+
+
+@pytest.mark.parametrize("has_clean_stop", [False, True])
+def test_the_time_that_the_daemon_is_down_counts(tmp_path: Path, *, has_clean_stop: bool) -> None:
+    rig = BrokerRig(tmp_path, mem_queue_size=0)
+    rig.channel("a")
+    rig.publish(b"later", delay_s=100.0)
+    rig.settle()
+    if has_clean_stop:
+        assert rig.broker.close() == []
+    down_s = 60
+
+    after = BrokerRig(tmp_path, mem_queue_size=0, wall_time_ns=NOW_NS + down_s * 10**9)
+    client = after.client("a")
+
+    after.advance(39)
+    assert client.bodies == []
+    after.advance(2)
     assert client.bodies == [b"later"]
 
 

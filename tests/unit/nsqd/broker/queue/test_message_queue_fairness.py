@@ -72,3 +72,31 @@ def test_a_message_that_always_comes_back_does_not_hold_up_the_files_behind_it(
     assert attempts > 100
     assert queue.depth == 1
     backend.close()
+
+
+@pytest.mark.parametrize(
+    ("outstanding_count", "is_written_again"), [(100_000, False), (100_001, True)]
+)
+def test_a_retry_is_written_again_once_too_many_records_stand_behind_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    outstanding_count: int,
+    *,
+    is_written_again: bool,
+) -> None:
+    backend = DiskBackend("q", disk_settings(tmp_path), FakeScheduler(), lambda _error: None)
+    queue = MessageQueue(2, backend)
+    queue.put(Batch(NOW_NS, b"0123456789abc", 0, (b"a", b"b", b"c")))
+    for _ in range(2):
+        take_one(queue)
+    message = take_one(queue)  # from disk, as memory has room for two
+    assert message[4] is not None
+    written_bytes = backend.queue.disk_bytes
+    monkeypatch.setattr(DiskBackend, "outstanding_count", outstanding_count)
+
+    queue.put_back([message])
+
+    assert (backend.queue.disk_bytes > written_bytes) == is_written_again
+    assert take_one(queue)[3] == b"c"
+    monkeypatch.undo()
+    backend.close()
