@@ -10,9 +10,9 @@ Where a message of a channel can be, and which object owns it; it is in exactly 
 
 FIN takes a message out of `in_flight` for good. REQ and a timeout take it from there to the queue,
 or to `deferred`. `_pump` takes messages from the queue to the consumers that stand in the
-`ReadyLine`: at most once per turn of the loop, however many puts and answers ask for it. One
-delivery is bounded in messages and bytes and is put together column by column, so that the work per
-message is done in C.
+`ReadyLine`: a slice of them at a time, in round robin with the other channels, however many puts
+and answers ask for it. One delivery is bounded in messages and bytes and is put together column by
+column, so that the work per message is done in C.
 """
 
 import logging
@@ -155,7 +155,7 @@ class Channel:
         """Deliver in the next turn of the loop, if messages and consumers wait for each other."""
         if not self._is_pump_scheduled and not self._line.is_empty and self.queue.depth:
             self._is_pump_scheduled = True
-            self._scheduler.call_soon(self._pump)
+            self._scheduler.share(self._pump)
 
     def subscribe(self, consumer: Consumer) -> None:
         """Let a consumer in.
@@ -329,19 +329,21 @@ class Channel:
         else:
             self.consumers.forget_if_done(consumer)
 
-    def _pump(self) -> None:
-        self._is_pump_scheduled = False
-        if self.is_paused or self.is_closed:
-            return
+    def _pump(self) -> bool:
+        """Deliver a slice; return whether there is more to deliver."""
+        has_more = False
         try:
-            if self._line.serve(self.queue, self._deliver):
-                self.look_again()
+            if not self.is_paused and not self.is_closed:
+                has_more = self._line.serve(self.queue, self._deliver)
         except OSError as error:
             # Reading failed, not writing: nothing is lost, and the next try may succeed.
             logger.error("CHANNEL(%s): failed to read from disk - %s", self.name, error)  # noqa: TRY400 - no traceback
             # The pump counts as scheduled until then, so that puts don't start another one.
-            self._is_pump_scheduled = True
-            self._scheduler.call_at(self._scheduler.time() + RETRY_READ_S, self._pump)
+            share_pump = partial(self._scheduler.share, self._pump)
+            self._scheduler.call_at(self._scheduler.time() + RETRY_READ_S, share_pump)
+            return False
+        self._is_pump_scheduled = has_more
+        return has_more
 
     def _deliver(self, consumer: Consumer, count: int) -> int:
         """Send a consumer up to `count` messages; return how many left the queue for it."""

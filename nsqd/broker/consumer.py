@@ -9,6 +9,7 @@ in NSQ, and come back to the channel then.
 """
 
 import heapq
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
@@ -17,6 +18,8 @@ from typing import Protocol, TypeAlias
 
 from nsqd.broker.queue.batch import Batch, Message, Piece
 from nsqd.broker.scheduler import Scheduler, Timer
+
+_clock = time.perf_counter
 
 # deadline, time of delivery, timestamp_ns, attempts (this delivery included), body, ordinal or None
 Entry: TypeAlias = tuple[float, float, int, int, bytes, int | None]
@@ -216,7 +219,6 @@ NOT_IN_FLIGHT = "ID not in flight"
 NOT_OWNER = "client does not own message"
 
 MAX_MESSAGES_PER_WRITE = 1024
-MAX_MESSAGES_PER_TURN = 8192
 LINGER_S = 0.001
 # With room for so many messages a consumer never lingers, however large its ready count is.
 LINGER_MAX_COUNT = 256
@@ -465,38 +467,35 @@ class ReadyLine:
     def serve(self, backlog: Backlog, deliver: Callable[[Consumer, int], int]) -> bool:
         """Give each consumer a fair share of the backlog, in rounds, the nearest lane first.
 
-        Return True if the bound on one turn of the loop ended it: there is more to deliver.
+        Return True if the end of the slice ended it: there is more to deliver, and the consumers
+        in front of the line are those that had no share yet.
 
         Args:
             deliver: sends a consumer at most so many messages; returns how many it took from the
-                backlog, which are 0 while a limit keeps it from taking any.
+                backlog, 0 while a limit keeps all consumers from taking any.
 
         Raises:
             OSError: `deliver` raised it; the consumer that it was called for keeps its place.
         """
+        end = self._scheduler.slice_end()
         for lane in self._lanes:
-            budget = MAX_MESSAGES_PER_TURN
-            while lane and (depth := backlog.depth):
-                if budget <= 0:
-                    return True
-                length = len(lane)
-                share = min(-(-depth // length), MAX_MESSAGES_PER_WRITE)
-                taken = 0
-                for _ in range(min(length, depth)):
+            while lane and (depth := backlog.depth) > 0:
+                share = min(-(-depth // len(lane)), MAX_MESSAGES_PER_WRITE)
+                for _ in range(min(len(lane), depth)):
                     consumer = lane.popleft()
                     consumer.is_in_line = False
                     room = consumer.capacity
                     if room <= 0:
                         continue
                     try:
-                        taken += deliver(consumer, min(room, share))
+                        taken = deliver(consumer, min(room, share))
                     finally:
                         if consumer.capacity > 0:
                             consumer.is_in_line = True
                             lane.append(consumer)
-                if not taken and len(lane) == length:
-                    break  # nothing could be taken, and no consumer has left the lane
-                budget -= taken
+                    if not taken or _clock() >= end:
+                        self.is_empty = not any(self._lanes)
+                        return bool(taken and backlog.depth and not self.is_empty)
         self.is_empty = not any(self._lanes)
         return False
 

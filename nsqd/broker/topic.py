@@ -3,14 +3,16 @@
 Where a message of a topic can be, and who owns it: while the topic runs and has channels, a publish
 goes straight into the channels' queues, and is theirs. Otherwise, while the topic is paused, has no
 channel, or is *starting* and waits to be told which channels the cluster has, it waits in the
-topic's own queue. `_pump` hands over the messages that have gathered there, some each turn of the
-loop; until the queue is empty new messages go to its end, so order is kept. `HandOver` knows which
+topic's own queue. `_pump` hands over the messages that have gathered there, a slice at a time;
+until the queue is empty new messages go to its end, so order is kept. `HandOver` knows which
 channel has which message in the meantime. The archive, if history is kept, has a copy of its own.
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum, auto
+from functools import partial
 
 from nsqd.broker.archive.archive import Archive
 from nsqd.broker.channel import Channel
@@ -18,7 +20,7 @@ from nsqd.broker.errors import ClosedError
 from nsqd.broker.limits.overrides import NO_OVERRIDES
 from nsqd.broker.limits.queue_bounds import Losses
 from nsqd.broker.limits.topic_bounds import TopicBounds
-from nsqd.broker.queue.batch import AnyBatch, Batch, MixedBatch
+from nsqd.broker.queue.batch import AnyBatch, Batch, MixedBatch, Piece
 from nsqd.broker.queue.ids import SEQUENCE_COUNT, MessageIdFactory
 from nsqd.broker.queue.message_queue import MessageQueue
 from nsqd.broker.queue.receipt import Receipt, Receipts
@@ -28,9 +30,9 @@ from nsqd.protocol.names import is_ephemeral
 logger = logging.getLogger(__name__)
 
 RETRY_S = 1.0
-# Handed over in one turn of the loop.
-MAX_MESSAGES_PER_TURN = 4096
-MAX_BYTES_PER_TURN = 1024 * 1024
+# Handed over to the channels at once.
+MAX_MESSAGES_PER_PIECE = 1024
+MAX_BYTES_PER_PIECE = 256 * 1024
 
 
 class TopicState(Enum):
@@ -74,7 +76,7 @@ class Topic:
         self.on_abandoned: Callable[[], object] | None = None
         self.queue = queue
         receipts = receipts or Receipts(needs_sync=False)
-        self.hand_over = HandOver(queue, self.channels, receipts)
+        self.hand_over = HandOver(queue, self.channels, receipts, scheduler)
         self._ids = ids
         self._scheduler = scheduler
         self._make_channel = make_channel
@@ -288,23 +290,26 @@ class Topic:
     def _schedule_pump(self) -> None:
         if not self._is_pump_scheduled and self._can_serve and self.queue.depth:
             self._is_pump_scheduled = True
-            self._scheduler.call_soon(self._pump)
+            self._scheduler.share(self._pump)
 
-    def _pump(self) -> None:
-        self._is_pump_scheduled = False
+    def _pump(self) -> bool:
+        """Hand over a slice; return whether there is more to hand over."""
         if not self._can_serve:
-            return
+            self._is_pump_scheduled = False
+            return False
         try:
             self.hand_over.move()
         except OSError as error:
             logger.error("TOPIC(%s): failed to copy to a channel - %s", self.name, error)  # noqa: TRY400 - no traceback
             # The pump counts as scheduled until then, so that publishes don't start another one.
-            self._is_pump_scheduled = True
-            self._scheduler.call_at(self._scheduler.time() + RETRY_S, self._pump)
-            return
+            share_pump = partial(self._scheduler.share, self._pump)
+            self._scheduler.call_at(self._scheduler.time() + RETRY_S, share_pump)
+            return False
         if self.bounds is not None:
             self.bounds.trim_soon()
+        self._is_pump_scheduled = bool(self.queue.depth)
         self._rearrange()
+        return self._is_pump_scheduled
 
 
 class HandOver:
@@ -318,6 +323,7 @@ class HandOver:
     from its front, piece by piece and in order. Their publishers have had their OK, so that a
     refusal can't be passed on: a piece that the disk of one channel refuses goes back to the front
     of the queue, and `_copied` remembers the channels that have it, which the next try leaves out.
+    So does the piece that the end of a slice leaves to other channels: there may be thousands.
     Until then the hand-over is *partial*, and the front of the queue must stay as it is: limits
     drop nothing there.
 
@@ -332,12 +338,17 @@ class HandOver:
         "_copy_receipts",
         "_queue",
         "_receipts",
+        "_scheduler",
         "_unsynced",
         "is_direct",
     )
 
     def __init__(
-        self, queue: MessageQueue, channels: Mapping[str, Channel], receipts: Receipts
+        self,
+        queue: MessageQueue,
+        channels: Mapping[str, Channel],
+        receipts: Receipts,
+        scheduler: Scheduler,
     ) -> None:
         """Args:
         channels: those of the topic, which adds and removes them.
@@ -347,6 +358,7 @@ class HandOver:
         self._queue = queue
         self._channels = channels
         self._receipts = receipts
+        self._scheduler = scheduler
         # The channels that have the front piece of the queue while others have not, and the
         # receipts for their copies of it.
         self._copied: set[Channel] = set()
@@ -377,34 +389,48 @@ class HandOver:
             raise
 
     def move(self) -> None:
-        """Hand over messages from the queue, as many as one turn of the loop may.
+        """Hand over messages from the queue, as many as one slice has time for.
 
         Raises:
             OSError: the queue can't be read, or the disk of a channel refused a piece; that piece
                 is still in the queue.
         """
-        budget = MAX_MESSAGES_PER_TURN
-        while budget > 0:
-            piece = self._queue.take(budget, MAX_BYTES_PER_TURN)
+        end = self._scheduler.slice_end()
+        has_time = True
+        while has_time:
+            piece = self._queue.take(MAX_MESSAGES_PER_PIECE, MAX_BYTES_PER_PIECE)
             if piece is None:
                 return
-            part = piece.batch.part(piece.start, piece.stop)
             self._receipts.begin()
             try:
-                for channel in self._channels.values():
-                    if channel not in self._copied:
-                        channel.put(part, is_stored=piece.is_on_disk)
-                        self._copied.add(channel)
+                has_time = self._put(piece, end)
             except OSError:
                 self._queue.untake(piece)
                 self._note_copies()
                 raise
             self._note_copies()
+            if len(self._copied) < len(self._channels):
+                self._queue.untake(piece)
+                return
             copy_receipts = self._copy_receipts
             self._forget_copies()
             if piece.is_on_disk:
                 self._forget_when_synced(piece.ordinals, copy_receipts)
-            budget -= piece.count
+
+    def _put(self, piece: Piece, end: float) -> bool:
+        """Put a piece into the channels that don't have it; return whether there is time left.
+
+        Raises:
+            OSError: the disk of a channel refused it.
+        """
+        part = piece.batch.part(piece.start, piece.stop)
+        for channel in self._channels.values():
+            if channel not in self._copied:
+                channel.put(part, is_stored=piece.is_on_disk)
+                self._copied.add(channel)
+                if time.perf_counter() >= end:
+                    return False
+        return True
 
     def remove_channel(self, channel: Channel) -> None:
         """Forget a deleted channel."""

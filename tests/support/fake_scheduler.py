@@ -3,6 +3,7 @@
 import heapq
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 
 Work = Callable[[], None]
@@ -71,12 +72,11 @@ class FakeScheduler:
 
     def share(self, step: Callable[[], bool]) -> object:
         """Call a step once in each turn until it has no more to do."""
+        return self.call_soon(partial(self._run_step, step))
 
-        def run() -> None:
-            if step():
-                self.call_soon(run)
-
-        return self.call_soon(run)
+    def _run_step(self, step: Callable[[], bool]) -> None:
+        if step():
+            self.share(step)
 
     def slice_end(self) -> float:
         """Return a time in the past if slices shall be as small as possible, else one far away."""

@@ -7,12 +7,12 @@ import pytest
 from nsqd.broker.channel import MAX_BYTES_PER_WRITE
 from nsqd.broker.consumer import (
     LINGER_S,
-    MAX_MESSAGES_PER_TURN,
     MAX_MESSAGES_PER_WRITE,
     Consumer,
 )
 from nsqd.broker.errors import ClosedError, ConsumerLimitError
 from tests.support.channel_rig import ChannelRig
+from tests.support.fake_scheduler import FakeScheduler
 from tests.support.recording_sink import RecordingSink
 
 
@@ -220,17 +220,44 @@ def test_one_write_is_bounded_in_bytes() -> None:
 
 def test_one_turn_is_bounded_and_the_rest_follows_in_the_next() -> None:
     rig = ChannelRig(mem_queue_size=100_000)
-    count = 3 * MAX_MESSAGES_PER_TURN
+    rig.scheduler.has_tiny_slices = True
+    count = 8192
     client = rig.client(ready=count)
     for start in range(0, count, 4096):
         rig.channel.put(rig.batch(*numbers(4096, start=start)))
 
     rig.scheduler.turn()
-    assert 0 < len(client.bodies) < MAX_MESSAGES_PER_TURN + MAX_MESSAGES_PER_WRITE
+    assert len(client.bodies) == MAX_MESSAGES_PER_WRITE
     assert not rig.scheduler.is_idle
     rig.settle()
 
     assert client.bodies == numbers(count)
+
+
+def test_busy_channels_take_turns() -> None:
+    scheduler = FakeScheduler()
+    scheduler.has_tiny_slices = True
+    rigs = [ChannelRig(scheduler=scheduler, mem_queue_size=100_000) for _ in range(3)]
+    clients = [rig.client(ready=100_000) for rig in rigs]
+    for rig in rigs:
+        rig.channel.put(rig.batch(*numbers(4096)))
+
+    scheduler.turn()
+    assert [len(client.bodies) for client in clients] == [MAX_MESSAGES_PER_WRITE] * 3
+    scheduler.settle()
+
+    assert [client.bodies for client in clients] == [numbers(4096)] * 3
+
+
+def test_consumers_are_served_in_turn_across_slices() -> None:
+    rig = ChannelRig()
+    rig.scheduler.has_tiny_slices = True
+    clients = [rig.client(ready=100) for _ in range(4)]
+
+    rig.put(*numbers(40))
+
+    assert all(client.sink.writes for client in clients)
+    assert sorted(body for client in clients for body in client.bodies) == numbers(40)
 
 
 def test_puts_of_one_turn_are_delivered_in_one_write() -> None:

@@ -65,11 +65,12 @@ class ChannelModel(RuleBasedStateMachine):
         self.is_paused = False
         self.message_count = self.finish_count = self.requeue_count = self.timeout_count = 0
 
-    @initialize(mem_queue_size=st.sampled_from([0, 2, 1000]))
-    def start(self, mem_queue_size: int) -> None:
+    @initialize(mem_queue_size=st.sampled_from([0, 2, 1000]), has_tiny_slices=st.booleans())
+    def start(self, mem_queue_size: int, has_tiny_slices: bool) -> None:  # noqa: FBT001 - drawn
         self.rig = ChannelRig(
             self.data_path, mem_queue_size=mem_queue_size, max_msg_timeout_s=MAX_MSG_TIMEOUT_S
         )
+        self.rig.scheduler.has_tiny_slices = has_tiny_slices
 
     def teardown(self) -> None:
         try:

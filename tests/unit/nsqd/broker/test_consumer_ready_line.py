@@ -5,7 +5,6 @@ import pytest
 from nsqd.broker.consumer import (
     LINGER_MAX_COUNT,
     LINGER_S,
-    MAX_MESSAGES_PER_TURN,
     MAX_MESSAGES_PER_WRITE,
     Consumer,
     InFlight,
@@ -111,15 +110,45 @@ def test_a_share_is_no_more_than_the_room_and_one_write() -> None:
     assert rig.served[:2] == [(small, 3), (large, MAX_MESSAGES_PER_WRITE)]
 
 
-def test_a_turn_is_bounded_and_says_that_there_is_more() -> None:
+def test_a_slice_ends_after_a_delivery_and_says_that_there_is_more() -> None:
     rig = Rig()
+    rig.scheduler.has_tiny_slices = True
     rig.line.join(rig.consumer(ready=100_000))
-    rig.depth = MAX_MESSAGES_PER_TURN + 1
+    rig.depth = MAX_MESSAGES_PER_WRITE + 1
 
     assert rig.serve()
     assert rig.depth == 1
     assert not rig.serve()
     assert rig.depth == 0
+
+
+def test_the_next_slice_begins_with_those_that_had_no_share() -> None:
+    rig = Rig()
+    rig.scheduler.has_tiny_slices = True
+    consumers = [rig.consumer(ready=100) for _ in range(3)]
+    for consumer in consumers:
+        rig.line.join(consumer)
+    rig.depth = 30
+
+    for _ in consumers:
+        rig.serve()
+
+    assert [consumer for consumer, _ in rig.served] == consumers
+
+
+def test_a_slice_that_leaves_nobody_in_line_says_that_there_is_no_more() -> None:
+    rig = Rig()
+    rig.scheduler.has_tiny_slices = True
+    consumer = rig.consumer(ready=1)
+    rig.line.join(consumer)
+    rig.depth = 10
+
+    def deliver(consumer: Consumer, count: int) -> int:
+        consumer.is_writable = False
+        return count
+
+    assert not rig.line.serve(rig, deliver)
+    assert rig.line.is_empty
 
 
 def test_a_backlog_that_gives_nothing_ends_the_turn() -> None:
@@ -132,7 +161,7 @@ def test_a_backlog_that_gives_nothing_ends_the_turn() -> None:
 
     assert not rig.serve()
 
-    assert rig.served == [(near, 1), (far, 1)]
+    assert rig.served == [(near, 1)]
     assert near.is_in_line
     assert far.is_in_line
 

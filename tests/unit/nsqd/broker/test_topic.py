@@ -6,7 +6,7 @@ import pytest
 
 from nsqd.broker.errors import ClosedError, DrainingError
 from nsqd.broker.queue.ids import SEQUENCE_COUNT
-from nsqd.broker.topic import MAX_MESSAGES_PER_TURN, RETRY_S, Topic, TopicState
+from nsqd.broker.topic import MAX_MESSAGES_PER_PIECE, RETRY_S, Topic, TopicState
 from tests.support.broker_rig import BrokerRig
 
 
@@ -124,13 +124,14 @@ def test_after_the_last_channel_is_deleted_messages_collect_again(rig: BrokerRig
 
 def test_a_large_backlog_is_moved_in_turns_and_stays_in_order(tmp_path: Path) -> None:
     rig = BrokerRig(tmp_path, mem_queue_size=100)
-    count = 3 * MAX_MESSAGES_PER_TURN
+    rig.scheduler.has_tiny_slices = True
+    count = 3 * MAX_MESSAGES_PER_PIECE
     rig.publish(*numbers(count))
     assert rig.topic().backend_depth == count - 100
     channel = rig.topic().ensure_channel("c")
 
     rig.scheduler.turn()
-    assert 0 < channel.depth <= MAX_MESSAGES_PER_TURN
+    assert 0 < channel.depth <= MAX_MESSAGES_PER_PIECE
     rig.topic().publish([b"behind"])
     rig.settle()
     client = rig.client()

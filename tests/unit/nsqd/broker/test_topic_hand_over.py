@@ -11,7 +11,7 @@ from nsqd.broker.queue.batch import AnyBatch, Batch
 from nsqd.broker.queue.ids import MessageIdFactory
 from nsqd.broker.queue.message_queue import MessageQueue
 from nsqd.broker.queue.receipt import Receipt, Receipts
-from nsqd.broker.topic import MAX_MESSAGES_PER_TURN, HandOver
+from nsqd.broker.topic import MAX_MESSAGES_PER_PIECE, HandOver
 from tests.support.channel_rig import disk_settings
 from tests.support.fake_scheduler import FakeScheduler
 
@@ -69,7 +69,7 @@ class Rig:
         self.a = ManualChannel("a", self.scheduler, self.receipts)
         self.b = ManualChannel("b", self.scheduler, self.receipts)
         self.channels: dict[str, Channel] = {"a": self.a, "b": self.b}
-        self.hand_over = HandOver(self.queue, self.channels, self.receipts)
+        self.hand_over = HandOver(self.queue, self.channels, self.receipts, self.scheduler)
         self._ids = MessageIdFactory(1)
 
     def batch(self, *bodies: bytes) -> Batch:
@@ -120,15 +120,38 @@ def test_the_queue_is_moved_to_every_channel_in_order(rig: Rig) -> None:
     assert not rig.hand_over.is_partial
 
 
-def test_one_turn_moves_a_bounded_number(tmp_path: Path) -> None:
+def test_a_slice_ends_after_a_piece_in_one_channel(tmp_path: Path) -> None:
     rig = Rig(tmp_path, mem_queue_size=100_000)
-    for _ in range(MAX_MESSAGES_PER_TURN // 1024 + 1):
-        rig.put(*[b"x"] * 1024)
+    rig.scheduler.has_tiny_slices = True
+    rig.put(*[b"x"] * (MAX_MESSAGES_PER_PIECE + 1))
 
     rig.move()
+    assert (rig.a.depth, rig.b.depth) == (MAX_MESSAGES_PER_PIECE, 0)
+    assert rig.queue.depth == MAX_MESSAGES_PER_PIECE + 1
+    rig.move()
+    assert (rig.a.depth, rig.b.depth) == (MAX_MESSAGES_PER_PIECE,) * 2
+    assert not rig.hand_over.is_partial
+    rig.move()
+    rig.move()
 
-    assert rig.a.depth == MAX_MESSAGES_PER_TURN
-    assert rig.queue.depth == 1024
+    assert (rig.a.depth, rig.b.depth) == (MAX_MESSAGES_PER_PIECE + 1,) * 2
+    assert rig.queue.depth == 0
+
+
+def test_a_channel_that_comes_between_two_slices_gets_the_piece_too(rig: Rig) -> None:
+    rig.scheduler.has_tiny_slices = True
+    rig.put(b"1")
+    rig.move()
+    del rig.channels["a"]
+    rig.hand_over.remove_channel(rig.a)
+    rig.channels["c"] = rig.a
+
+    rig.move()
+    rig.move()
+
+    assert rig.a.bodies == [b"1", b"1"]
+    assert rig.b.bodies == [b"1"]
+    assert rig.queue.depth == 0
 
 
 def test_a_refused_piece_waits_and_is_copied_to_the_missing_channel_alone(rig: Rig) -> None:
