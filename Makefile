@@ -57,7 +57,7 @@ format: $(VENV)/.test ## lay the code out
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.run ## measure (ARGS='--against "CMD or host:port"' measures another nsqd in turns)
+bench: $(VENV)/.run ## measure (ARGS=fairness: how long clients wait; ARGS='--against "CMD or host:port"': two in turns)
 	$(BIN)/python -m bench $(ARGS)
 
 soak: $(VENV)/.test ## kill nsqd and cut its power for MINUTES=30 (SEED=kill-1 plays one round again)

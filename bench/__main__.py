@@ -3,52 +3,27 @@
     python -m bench --quick
     python -m bench --scenario mpub,sub/200B --against "nsqd" --rounds 5 --json result.json
     python -m bench --against 127.0.0.1:4150
+    python -m bench fairness --help
 
 Exit status: 0, 1 if a case failed, 2 for wrong arguments, 130 after Ctrl-C.
 """
 
 import argparse
-import resource
-import signal
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
+from bench.console import Progress, allow_open_files, end_on_sigterm, positive, positive_seconds
 from bench.daemon_process import DaemonError, Target, own_target, parse_target, running
+from bench.fairness import command as fairness
 from bench.measure import Case, Measurement
 from bench.report import CaseReport, as_json, tables
-from bench.scenarios import DESCRIPTIONS, OPEN_FILES, Limits, memory_needed, select_cases
+from bench.scenarios import DESCRIPTIONS, Limits, memory_needed, select_cases
 from bench.wire import LoadError
 
 
 class _SkippedError(Exception):
     """This case cannot be measured on this daemon; the text says why."""
-
-
-class _Progress:
-    """Where we are, on stderr: one line that is overwritten on a terminal, else plain lines."""
-
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._done = 0
-        self._is_terminal = sys.stderr.isatty()
-        self._started = time.monotonic()
-
-    def step(self, text: str) -> None:
-        self._done += 1
-        elapsed_s = time.monotonic() - self._started
-        line = f"[{self._done}/{self._total} {elapsed_s:4.0f} s] {text}"
-        if self._is_terminal:
-            print(f"\r\033[K{line[:120]}", end="", file=sys.stderr, flush=True)
-        else:
-            print(line, file=sys.stderr, flush=True)
-
-    def clear(self) -> None:
-        if self._is_terminal:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 class _Run:
@@ -60,7 +35,7 @@ class _Run:
         self._cases = cases
         self._targets = targets
         self._rounds = rounds
-        self._progress = _Progress(len(cases) * len(targets) * rounds)
+        self._progress = Progress(len(cases) * len(targets) * rounds)
 
     def measure_all(self) -> None:
         """Case after case; within one, the daemons take turns, so that both see the same hour."""
@@ -98,6 +73,9 @@ class _Run:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, measure, print; returns the exit status."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == ["fairness"]:
+        return fairness.main(arguments[1:])
     parser = _parser()
     options = parser.parse_args(arguments)
     limits = Limits(options.messages, options.seconds, is_quick=options.quick)
@@ -109,8 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         parser.error(str(error))
     rounds = options.rounds or (1 if options.quick else 3)
-    _allow_open_files()
-    signal.signal(signal.SIGTERM, _interrupt)
+    allow_open_files()
+    end_on_sigterm()
     run = _Run(cases, targets, rounds)
     is_interrupted = False
     try:
@@ -133,46 +111,20 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description="Measure nsqd; with --against, two daemons in turns.",
-        epilog=f"scenarios:\n{names}",
+        epilog=f"scenarios:\n{names}\n\n"
+        "`python -m bench fairness` measures how long one client waits for another.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("--scenario", metavar="A,B", help="only these scenarios or cases (mpub, sub/200B)")
     add("--against", metavar="DAEMON", help="a command, or host:tcp_port[:http_port]")
     add("--ours", metavar="DAEMON", help="the first daemon, instead of this repository's")
-    add("--rounds", type=_positive, metavar="N", help="medians over N (default 3, quick 1)")
-    add("--messages", type=_positive, metavar="N", help="messages of each case")
-    add("--seconds", type=_positive_seconds, metavar="S", help="time limit of each case")
+    add("--rounds", type=positive, metavar="N", help="medians over N (default 3, quick 1)")
+    add("--messages", type=positive, metavar="N", help="messages of each case")
+    add("--seconds", type=positive_seconds, metavar="S", help="time limit of each case")
     add("--quick", action="store_true", help="a short smoke run; its numbers mean little")
     add("--json", type=Path, metavar="FILE", help="write everything there")
     return parser
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return value
-
-
-def _positive_seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= 3600:
-        raise argparse.ArgumentTypeError("must be more than 0 and at most 3600")
-    return value
-
-
-def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
-    """End on SIGTERM as on Ctrl-C: by way of everything that cleans up."""
-    raise KeyboardInterrupt
-
-
-def _allow_open_files() -> None:
-    """Raise the soft limit; the daemons inherit it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
-    if soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 if __name__ == "__main__":

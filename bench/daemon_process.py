@@ -18,13 +18,13 @@ import sys
 import tempfile
 import time
 import urllib.parse
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 HOST: Final = "127.0.0.1"
-START_TIMEOUT_S: Final = 15.0
+START_TIMEOUT_S: Final = 30.0
 START_ATTEMPTS: Final = 3
 HTTP_TIMEOUT_S: Final = 10.0
 STOP_TIMEOUT_S: Final = 5.0
@@ -151,9 +151,22 @@ class Daemon:
         return sum(_rss_bytes(pid) for pid in _process_tree(self.pid))
 
 
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a daemon finds when it starts: more variables, and files that `seed` made for it."""
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+    seed: Callable[[Path], None] | None = None
+
+
 @contextlib.contextmanager
-def running(target: Target, flags: Sequence[str]) -> Iterator[Daemon]:
+def running(
+    target: Target, flags: Sequence[str], setting: Setting | None = None
+) -> Iterator[Daemon]:
     """A daemon that answers; one we started is ended and its data removed.
+
+    Args:
+        setting: what the daemon finds when it starts; a daemon that runs already ignores it.
 
     Raises:
         DaemonError: it does not answer; the text ends with its last log lines.
@@ -164,7 +177,7 @@ def running(target: Target, flags: Sequence[str]) -> Iterator[Daemon]:
         yield daemon
         return
     with tempfile.TemporaryDirectory(prefix="nsqd-bench-") as directory:
-        process, daemon = _start(target, flags, Path(directory))
+        process, daemon = _start(target, flags, Path(directory), setting or Setting())
         try:
             yield daemon
         finally:
@@ -172,7 +185,7 @@ def running(target: Target, flags: Sequence[str]) -> Iterator[Daemon]:
 
 
 def _start(
-    target: Target, flags: Sequence[str], directory: Path
+    target: Target, flags: Sequence[str], directory: Path, setting: Setting
 ) -> tuple[subprocess.Popen[bytes], Daemon]:
     """Start until it answers; again on other ports if somebody took ours meanwhile."""
     log = directory / "nsqd.log"
@@ -180,6 +193,8 @@ def _start(
         tcp_port, http_port = _free_ports(2)
         data_path = directory / f"data-{tcp_port}"
         data_path.mkdir()
+        if setting.seed:
+            setting.seed(data_path)
         process = _spawn(
             target,
             [
@@ -191,6 +206,7 @@ def _start(
                 *flags,
             ],
             log,
+            setting.environment,
         )
         daemon = Daemon((HOST, tcp_port), (HOST, http_port), process.pid)
         try:
@@ -214,7 +230,9 @@ def _excerpt(lines: Sequence[str]) -> str:
     return "".join(f"\n    {line}" for line in lines) or " nothing"
 
 
-def _spawn(target: Target, flags: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+def _spawn(
+    target: Target, flags: Sequence[str], log: Path, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
     paths = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
     with log.open("wb") as file:
         try:
@@ -224,7 +242,7 @@ def _spawn(target: Target, flags: Sequence[str], log: Path) -> subprocess.Popen[
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment},
                 start_new_session=True,
             )
         except OSError as error:

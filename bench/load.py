@@ -25,6 +25,7 @@ class LoadResult:
     ended_ns: int
     cpu_s: float
     latency_ms: dict[str, float] = field(default_factory=dict)
+    delays_ns: "array[int]" = field(default_factory=lambda: array("q"))
 
 
 def percentiles_ms(latencies_ns: "array[int]") -> dict[str, float]:
@@ -37,9 +38,9 @@ def percentiles_ms(latencies_ns: "array[int]") -> dict[str, float]:
     return {name: ordered[min(last, int(len(ordered) * q))] / 1e6 for name, q in ranks.items()}
 
 
-def block_with_timeout(sock: socket.socket) -> None:
+def block_with_timeout(sock: socket.socket, timeout_s: float = wire.SOCKET_TIMEOUT_S) -> None:
     """Make the kernel keep the time: Python's own timeout costs a poll() before each call."""
     sock.setblocking(True)
-    limit = struct.pack("ll", int(wire.SOCKET_TIMEOUT_S), 0)
+    limit = struct.pack("ll", int(timeout_s), 0)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)

@@ -129,8 +129,8 @@ def as_json(
     """Everything: each round, medians, ratios, and where and when it was."""
     document = {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": _commit(),
-        "machine": _machine(),
+        "commit": commit(),
+        "machine": machine(),
         "settings": settings,
         "daemons": {t.label: {"target": str(t), "version": versions.get(t.label)} for t in targets},
         "cases": [
@@ -154,7 +154,8 @@ def _parameters(case: Case) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name not in ("name", "measure")}
 
 
-def _machine() -> dict[str, Any]:
+def machine() -> dict[str, Any]:
+    """What this was measured on."""
     names = [
         line.partition(":")[2].strip()
         for line in Path("/proc/cpuinfo").read_text().splitlines()
@@ -170,7 +171,7 @@ def _machine() -> dict[str, Any]:
     }
 
 
-def _commit() -> str:
+def commit() -> str:
     """The commit this tree is at, with a mark if files differ from it; empty outside of git."""
     try:
         answer = subprocess.run(

@@ -101,9 +101,6 @@ CASES: Final = (
     Case("http-pub", measure_http, 500_000, 3.0, connections=16),
 )
 
-# The connections of a crowd and of its load, with some room.
-OPEN_FILES: Final = 4096
-
 _QUICK_SECONDS: Final = 0.4
 _QUICK_DIVISOR: Final = 50
 _QUICK_CROWD: Final = Crowd(idle=100, consumers=50)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, cast
 
 from bench.load import LoadResult, Start
 from bench.wire import LoadError
@@ -59,13 +59,13 @@ class WorkerGroup:
         for pipe in self._pipes:
             pipe.close()
 
-    def wait_ready(self) -> None:
+    def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Return when every job has called its `start`.
 
         Raises:
             LoadError: one failed before, or did not get there in time.
         """
-        answers = self._answers(READY_TIMEOUT_S)
+        answers = self._answers(timeout_s)
         if any(answer != _READY for answer in answers):
             raise LoadError("a worker ended before it started")
 
@@ -97,17 +97,21 @@ class WorkerGroup:
                 raise LoadError(f"{len(waiting)} workers not done after {timeout_s:.0f} s")
             for index, (pipe, process) in list(waiting.items()):
                 if pipe.poll():
-                    answers[index] = _checked(pipe.recv())
+                    answers[index] = _answer(pipe)
                     del waiting[index]
                 elif not process.is_alive():
                     raise LoadError(f"a worker died with status {process.exitcode}")
         return [answers[index] for index in range(len(answers))]
 
 
-def _checked(answer: object) -> object:
+def _answer(pipe: Connection) -> object:
+    try:
+        answer = pipe.recv()
+    except EOFError as error:
+        raise LoadError("a worker died; its error is above") from error
     if isinstance(answer, LoadError):
         raise answer
-    return answer
+    return cast(object, answer)
 
 
 def _work(job: Job, pipe: Connection) -> None:

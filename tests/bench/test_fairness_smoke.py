@@ -1,0 +1,57 @@
+"""Short runs of `python -m bench fairness` against our own daemon."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TIMEOUT_S = 100
+
+pytestmark = pytest.mark.timeout(TIMEOUT_S + 10)
+
+
+def run_fairness(tmp_path: Path, *arguments: str) -> tuple[int, str, dict[str, Any]]:
+    """Exit status, the printed table, the JSON document."""
+    result = tmp_path / "result.json"
+    process = subprocess.run(
+        [sys.executable, "-m", "bench", "fairness", *arguments, "--json", str(result)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_S,
+    )
+    assert result.exists(), process.stderr
+    return process.returncode, process.stdout, json.loads(result.read_text())
+
+
+def test_greedy_clients_are_played_beside_the_pinger(tmp_path: Path) -> None:
+    rows = "nop,fin,dpub-200k,mpub-million,snappy-empty,deflate-nop"
+
+    status, output, document = run_fairness(tmp_path, "--quick", "--rows", rows)
+
+    assert status == 0, output
+    assert [row["name"] for row in document["rows"]] == ["idle", *rows.split(",")]
+    for row in document["rows"]:
+        assert row["errors"] == []
+        assert row["pings"]["ours"] > 100
+        assert row["ms"]["ours"]["max"] > 0
+        assert row["name"] == "idle" or row["load_per_s"]["ours"] > 0
+
+
+def test_unknown_row_is_refused() -> None:
+    process = subprocess.run(
+        [sys.executable, "-m", "bench", "fairness", "--rows", "frobnicate"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_S,
+    )
+
+    assert process.returncode == 2
+    assert "frobnicate" in process.stderr
