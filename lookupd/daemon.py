@@ -5,6 +5,7 @@
 """
 
 import asyncio
+import contextlib
 import logging
 import socket
 import time
@@ -19,6 +20,7 @@ from nsqd.config.flags import version_text
 from nsqd.http.server import HttpServer
 from nsqd.protocol.lookup import LookupdIdentity
 from nsqd.runtime.listen import format_address, listen, port_of
+from nsqd.runtime.loop_watch import LoopWatch, StallLog
 
 logger = logging.getLogger(__name__)
 
@@ -41,12 +43,14 @@ class Daemon:
             max_connections=options.max_connections,
         )
         api = HttpApi(registry, self._peer_server, clock=clock)
+        self._metrics = api.metrics
         self._http_server = HttpServer(
             api.router,
             on_request=api.on_request,
             max_connections=options.max_connections or None,
         )
         self._listeners: list[socket.socket] = []
+        self._closings = contextlib.ExitStack()
         self._is_stopping = asyncio.Event()
         self._exit_code = 0
         # The real ports, once started.
@@ -71,7 +75,8 @@ class Daemon:
         Raises:
             ListenError: an address cannot be listened on.
         """
-        asyncio.get_running_loop().set_exception_handler(self._on_loop_exception)
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._on_loop_exception)
         options = self._options
         logger.info("%s", version_text(PROGRAM))
         # Peers queue up meanwhile, because the answer to IDENTIFY names both ports.
@@ -85,10 +90,17 @@ class Daemon:
             tcp_port=self.tcp_port,
             version=PROTOCOL_VERSION,
         )
+        self._watch_loop(loop)
         await self._peer_server.serve(tcp_listener, identity)
         logger.info("TCP: listening on %s", format_address(tcp_listener.getsockname()))
         await self._http_server.start(http_listener)
         logger.info("HTTP: listening on %s", format_address(http_listener.getsockname()))
+
+    def _watch_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        log = StallLog(loop)
+        watch = LoopWatch(loop, on_lag=self._metrics.observe_lag, on_stall=log.note)
+        self._closings.callback(log.close)
+        self._closings.callback(watch.close)
 
     def _listen(self, address: str) -> socket.socket:
         listener = listen(address)
@@ -111,6 +123,7 @@ class Daemon:
         """Close both doors; HTTP replies under way are finished. It may follow a failed start."""
         await self._peer_server.close()
         await self._http_server.close()
+        self._closings.close()
         # Those that were never served.
         for listener in self._listeners:
             listener.close()

@@ -44,7 +44,7 @@ class HttpApi:
         self._registry = registry
         self._clock = clock
         self._request_counts: Counter[tuple[str, int]] = Counter()
-        self._metrics = Metrics(registry, peer_server, self._request_counts, clock=clock)
+        self.metrics = Metrics(registry, peer_server, self._request_counts, clock=clock)
         self.router = self._make_router()
 
     def on_request(self, request: Request, response: Response, duration_s: float) -> None:
@@ -82,7 +82,7 @@ class HttpApi:
         return Response.json({"version": PROTOCOL_VERSION})
 
     def _show_metrics(self, request: Request) -> Response:
-        return Response(body=self._metrics.render(), content_type=CONTENT_TYPE_LATEST)
+        return Response(body=self.metrics.render(), content_type=CONTENT_TYPE_LATEST)
 
     def _topics(self, request: Request) -> Response:
         return Response.json({"topics": self._registry.topic_names()})

@@ -7,7 +7,7 @@ with nsqlookupd_.
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from lookupd.registry import Registry
 from lookupd.tcp import PeerServer
+from nsqd.runtime.loop_watch import LAG_BOUNDS_S
 
 
 class Metrics:
@@ -35,6 +36,13 @@ class Metrics:
         self._collectors = CollectorRegistry()
         self._collectors.register(_DatabaseCollector(registry, clock))
         self._collectors.register(_DoorCollector(peer_server, http_request_counts))
+        lags = Histogram(
+            *("nsqlookupd_loop_lag_seconds", "how late the event loop was, every 25 ms"),
+            registry=self._collectors,
+            buckets=LAG_BOUNDS_S,
+        )
+        # Called with each lag of the event loop, in seconds.
+        self.observe_lag = lags.observe
         ProcessCollector(registry=self._collectors)
         GCCollector(registry=self._collectors)
 

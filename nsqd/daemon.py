@@ -19,6 +19,7 @@ from pathlib import Path
 from nsqd.api.router import make_before_hook, make_router
 from nsqd.broker import metadata
 from nsqd.broker.broker import Broker
+from nsqd.broker.durations import Histogram
 from nsqd.broker.health import FULL_ERRNOS
 from nsqd.broker.queue.ids import IdFloor, MessageIdFactory
 from nsqd.config import options as option_checks
@@ -50,6 +51,7 @@ from nsqd.runtime.listen import (
     remove_unix_socket,
     serve,
 )
+from nsqd.runtime.loop_watch import LAG_BOUNDS_S, LoopWatch, StallLog
 from nsqd.runtime.metadata_store import MetadataStore
 from nsqd.settings import broker_settings, http_client_limits, lookup_settings, tcp_settings
 from nsqd.stats.statsd import make_statsd
@@ -81,6 +83,7 @@ class Daemon:
         self._connections: set[V2Connection] = set()
         self._http_client: HttpClient | None = None
         self._auth_servers: AuthServers | None = None
+        self._loop_lags = Histogram(LAG_BOUNDS_S)
         self._stopping = asyncio.Event()
         self._exit_code = 0
         # Made by `start`.
@@ -262,7 +265,7 @@ class Daemon:
             withdraw=self.registration.withdraw,
             finish=self.request_stop,
         )
-        node = self._make_node(drain)
+        node = self._make_node(drain, self._watch_loop())
         # Undone from the last to the first: TCP, drain, statsd, HTTP.
         http_servers: list[HttpServer] = []
         self._undo.push_async_callback(_close_all, http_servers)
@@ -273,7 +276,15 @@ class Daemon:
         await self._serve_tcp()
         await self._serve_http(make_router(node), before, http_servers)
 
-    def _make_node(self, drain: Drain) -> Node:
+    def _watch_loop(self) -> LoopWatch:
+        loop = asyncio.get_running_loop()
+        log = StallLog(loop)
+        watch = LoopWatch(loop, on_lag=self._loop_lags.observe, on_stall=log.note)
+        self._undo.callback(log.close)
+        self._undo.callback(watch.close)
+        return watch
+
+    def _make_node(self, drain: Drain, loop_watch: LoopWatch) -> Node:
         return Node(
             options=self._options,
             broker=self.broker,
@@ -285,6 +296,8 @@ class Daemon:
             persist=self.metadata.persist,
             registration=self.registration,
             drain=drain,
+            loop_lags=self._loop_lags,
+            loop_watch=loop_watch,
         )
 
     async def _serve_tcp(self) -> None:

@@ -8,9 +8,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from nsqd.broker.broker import Broker
+from nsqd.broker.durations import Histogram
 from nsqd.config.options import Options
 from nsqd.lookup.registration import Registration
 from nsqd.runtime.drain import Drain
+from nsqd.runtime.loop_watch import LoopWatch
 from nsqd.stats.memory import MemoryReader
 from nsqd.tcp.connection import V2Connection
 
@@ -31,6 +33,9 @@ class Node:
     persist: Callable[[], Awaitable[None]]
     registration: Registration
     drain: Drain
+    # How late the event loop was: all lags since the start, and the worst of the last minute.
+    loop_lags: Histogram
+    loop_watch: LoopWatch
     memory: MemoryReader = field(default_factory=MemoryReader)
 
     @property

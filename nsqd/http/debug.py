@@ -14,10 +14,9 @@ import io
 import marshal
 import sys
 import threading
-import time
 import traceback
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import pairwise
 from types import CodeType, FrameType
@@ -25,7 +24,8 @@ from types import CodeType, FrameType
 from nsqd.config.logs import redact
 from nsqd.http.arguments import parse_count
 from nsqd.http.server import EMPTY, HttpError, Request, Response, Router, Style
-from nsqd.runtime.slices import gather_slices
+from nsqd.runtime.loop_watch import Call, LoopWatch, Observer, Stall
+from nsqd.runtime.slices import gather_slices, join_slices
 
 DEFAULT_PROFILE_S = 30
 MAX_PROFILE_S = 300
@@ -65,7 +65,7 @@ class DebugRoutes:
         """Args: program: the name of the files to download."""
         self._program = program
         self._is_profiling = False
-        self._stalls: StallWatch | None = None
+        self._stalls: StallCounts | None = None
 
     def add_to(self, router: Router) -> None:
         """Add the routes to a router."""
@@ -74,7 +74,7 @@ class DebugRoutes:
         add("GET", "/debug/pprof/cmdline", lambda _: Response.text(describe_command_line()))
         add("GET", "/debug/pprof/profile", self._profile)
         add("GET", "/debug/pprof/heap", _show_heap)
-        add("GET", "/debug/pprof/goroutine", lambda _: Response.text(describe_stacks()))
+        add("GET", "/debug/pprof/goroutine", lambda _: _show(describe_stacks()))
         add("GET", "/debug/pprof/block", self._show_stalls)
         add("GET", "/debug/pprof/threadcreate", lambda _: Response.text(describe_threads()))
         # Go's tools ask here whether addresses need names; our stacks have them already.
@@ -103,10 +103,10 @@ class DebugRoutes:
         headers = {"Content-Disposition": f'attachment; filename="{name}"'}
         return Response(body=body, content_type="application/octet-stream", headers=headers)
 
-    def _show_stalls(self, _request: Request) -> Response:
+    async def _show_stalls(self, _request: Request) -> Response:
         if self._stalls is None:
             return Response.text("off; PUT /debug/setblockrate?rate=<nanoseconds> turns it on\n")
-        return Response.text(self._stalls.describe())
+        return await _show(self._stalls.describe())
 
     def _set_block_rate(self, request: Request) -> Response:
         text = request.find("rate") or ""
@@ -119,30 +119,8 @@ class DebugRoutes:
             self._stalls = None
         if rate_ns > 0:
             threshold_s = min(rate_ns, MAX_STALL_NS) / 1e9
-            self._stalls = StallWatch(asyncio.get_running_loop(), threshold_s)
+            self._stalls = StallCounts(asyncio.get_running_loop(), threshold_s)
         return EMPTY
-
-
-class _Observer:
-    """A thread that calls a function at an interval, until it is closed."""
-
-    def __init__(self, name: str, interval_s: float, look: Callable[[], None]) -> None:
-        self._interval_s = interval_s
-        self._look = look
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """End the thread."""
-        self._is_over.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        due = time.monotonic()
-        while not self._is_over.wait(max(due - time.monotonic(), 0)):
-            self._look()
-            due = max(due + self._interval_s, time.monotonic())
 
 
 class Profiler:
@@ -152,7 +130,7 @@ class Profiler:
         self.stacks: Counter[Stack] = Counter()
         self._interval_s = interval_s
         self._functions: dict[CodeType, Function] = {}
-        self._observer = _Observer("profiler", interval_s, self._sample)
+        self._observer = Observer("profiler", interval_s, self._sample)
 
     def close(self) -> None:
         """Stop sampling; the counts stay."""
@@ -212,51 +190,36 @@ class Profiler:
         return tuple(reversed(stack))
 
 
-class StallWatch:
-    """Count the stacks in which the event loop stood still for longer than a threshold.
-
-    The loop beats at half the threshold. When a beat is late by the threshold, an observer notes
-    the stack of the loop's thread: the call that it is in the middle of.
-    """
+class StallCounts:
+    """Count the stacks in which the event loop was held up for longer than a threshold."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, threshold_s: float) -> None:
         """Watch the loop of this thread, from now on until `close`."""
-        self._loop = loop
         self._threshold_s = max(threshold_s, MIN_STALL_S)
-        self._thread_id = threading.get_ident()
-        self._stacks: Counter[str] = Counter()
-        self._beat_at = time.monotonic()
-        self._noted_beat_at = 0.0
-        self._timer = loop.call_later(self._threshold_s / 2, self._beat)
-        self._observer = _Observer("stall-watch", self._threshold_s / 2, self._look)
+        self._counts: Counter[tuple[Call, ...]] = Counter()
+        self._watch = LoopWatch(
+            loop, name="stall-watch", stall_lag_s=self._threshold_s, on_stall=self._note
+        )
 
     def close(self) -> None:
         """Watch no longer."""
-        self._timer.cancel()
-        self._observer.close()
+        self._watch.close()
 
-    def describe(self) -> str:
-        """Return the stacks, the most frequent first."""
-        lines = [f"stalls of the event loop of {self._threshold_s * 1e3:g}ms or more\n"]
-        for stack, count in self._stacks.most_common():
-            lines.append(f"\n{count} times\n{stack}")
-        return "".join(lines)
+    def describe(self) -> Iterator[str]:
+        """Give the stacks, the most frequent first."""
+        yield f"stalls of the event loop of {self._threshold_s * 1e3:g}ms or more\n"
+        for stack, count in self._counts.most_common():
+            calls = [(file, line, name, None) for file, line, name in reversed(stack)]
+            yield f"\n{count} times\n"
+            yield from traceback.StackSummary.from_list(calls).format()
 
-    def _beat(self) -> None:
-        self._beat_at = time.monotonic()
-        self._timer = self._loop.call_later(self._threshold_s / 2, self._beat)
+    def _note(self, stall: Stall) -> None:
+        if stall.stack in self._counts or len(self._counts) < MAX_STALL_STACKS:
+            self._counts[stall.stack] += 1
 
-    def _look(self) -> None:
-        beat_at = self._beat_at
-        is_late = time.monotonic() - beat_at >= 1.5 * self._threshold_s
-        # A stall is counted once, however long it is.
-        if not is_late or beat_at == self._noted_beat_at:
-            return
-        self._noted_beat_at = beat_at
-        frame = sys._current_frames().get(self._thread_id)  # noqa: SLF001 - there is no other way
-        stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
-        if stack in self._stacks or len(self._stacks) < MAX_STALL_STACKS:
-            self._stacks[stack] += 1
+
+async def _show(parts: Iterable[str]) -> Response:
+    return Response(body=await join_slices(parts))
 
 
 async def _show_heap(_request: Request) -> Response:
@@ -300,19 +263,16 @@ def find_malloc_trim() -> Callable[[int], int] | None:
     return trim
 
 
-def describe_stacks() -> str:
-    """Return the stacks of all tasks of this loop and of all threads."""
-    out = io.StringIO()
+def describe_stacks() -> Iterator[str]:
+    """Give the stacks of all tasks of this loop, one at a time, and of all threads."""
     for task in sorted(asyncio.all_tasks(), key=lambda task: task.get_name()):
-        out.write(f"task {task.get_name()}\n")
+        out = io.StringIO()
         task.print_stack(file=out)
-        out.write("\n")
+        yield f"task {task.get_name()}\n{out.getvalue()}\n"
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     for ident, frame in sys._current_frames().items():  # noqa: SLF001 - there is no other way
-        out.write(f"thread {names.get(ident, '?')} {ident}\n")
-        out.write("".join(traceback.format_stack(frame)))
-        out.write("\n")
-    return out.getvalue()
+        stack = "".join(traceback.format_stack(frame))
+        yield f"thread {names.get(ident, '?')} {ident}\n{stack}\n"
 
 
 def describe_command_line() -> str:

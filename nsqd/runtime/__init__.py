@@ -1,6 +1,6 @@
 """The ground that the daemons stand on: loop, sockets, TLS, data path.
 
-event_loop      the broker's scheduler, tasks, polling, garbage collection
+event_loop      the broker's scheduler, tasks, polling, garbage collection; loop_watch: its lag
 turns, slices   much work in slices, in round robin; long documents so
 listen, tls     listening sockets; TLS contexts and TLS as a codec
 data_path       lock and newest date of the directory; metadata_store keeps nsqd.dat

@@ -37,6 +37,7 @@ def render_json(node: Node, query: StatsQuery, memory: MemoryStats) -> Iterator[
     yield (
         f'{{"version":"{PROTOCOL_VERSION}","health":{quote(node.health)},'
         f'"start_time":{int(node.start_time_s)},'
+        f'"loop_lag_usec_max":{int(node.loop_watch.worst_lag_s * 1e6)},'
     )
     if query.has_memory:
         yield f'"memory":{json.dumps(memory.as_dict())},'

@@ -241,6 +241,9 @@ class NodeCollector(Collector):
             lookupds.add_metric([peer.address], peer.is_connected)
         yield lookupds
         yield _histogram("fsync_duration_seconds", "Syncs of disk queues.", broker.sync_times)
+        yield _histogram(
+            "loop_lag_seconds", "How late the event loop was, every 25 ms.", node.loop_lags
+        )
 
 
 def _gauge(name: str, help_text: str, value: float) -> GaugeMetricFamily:

@@ -36,6 +36,7 @@ def render_text(node: Node, query: StatsQuery, memory: MemoryStats) -> Iterator[
         f"start_time {format_rfc3339(node.start_time_s)}\n"
         f"uptime {format_duration(max(now_s - node.start_time_s, 0.0))}\n"
         f"\nHealth: {node.health}\n"
+        f"Loop lag: {node.loop_watch.worst_lag_s * 1e3:.1f}ms at most, in the last minute\n"
     )
     if query.has_memory:
         yield "\nMemory:\n"

@@ -279,6 +279,7 @@ def test_metrics_count_what_there_is(lookupd: LookupdInProcess) -> None:
     assert response.status == 200
     assert response.headers["content-type"].startswith("text/plain; version=")
     lines = set(body.decode().splitlines())
+    assert any(line.startswith("nsqlookupd_loop_lag_seconds_bucket") for line in lines)
     assert {
         "nsqlookupd_peers 1.0",
         "nsqlookupd_active_peers 1.0",

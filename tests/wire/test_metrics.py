@@ -88,6 +88,7 @@ async def test_figures_of_a_working_node(start_nsqd: StartNsqd) -> None:
     assert sum(found[key] for key in waiting) == 5
     assert found["nsqd_topic_disk_bytes{topic=u}"] == 3 * (4 + 26 + 1)
     assert found["nsqd_fsync_duration_seconds_count{}"] >= 1
+    assert found["nsqd_loop_lag_seconds_count{}"] >= 1
     assert found["process_resident_memory_bytes{}"] > 1e6
     assert f"nsqd_info{{build={nsqd_package.__version__},version=1.3.0}}" in found
 

@@ -13,7 +13,9 @@ from typing import cast
 import pytest
 
 from nsqd.http import debug
-from nsqd.http.debug import MAX_STACK_DEPTH, PROFILE_INTERVAL_S, Profiler, Stack, StallWatch
+from nsqd.http.debug import MAX_STACK_DEPTH, PROFILE_INTERVAL_S, Profiler, Stack, StallCounts
+from nsqd.runtime import loop_watch
+from nsqd.runtime.loop_watch import BEAT_S
 
 MAIN = ("main.py", 1, "main")
 WORK = ("work.py", 10, "Worker.work")
@@ -118,11 +120,12 @@ class StallRig:
         self.beat_delay_s = 0.0
         self.look: Callable[[], None]
         self.look_interval_s = 0.0
-        monkeypatch.setattr(debug, "time", SimpleNamespace(monotonic=lambda: self.now))
-        monkeypatch.setattr(debug, "_Observer", self._observe)
+        clock = SimpleNamespace(monotonic=lambda: self.now, thread_time=lambda: 0.0)
+        monkeypatch.setattr(loop_watch, "time", clock)
+        monkeypatch.setattr(loop_watch, "Observer", self._observe)
 
-    def watch(self, threshold_s: float) -> StallWatch:
-        return StallWatch(cast("asyncio.AbstractEventLoop", self), threshold_s)
+    def watch(self, threshold_s: float) -> StallCounts:
+        return StallCounts(cast("asyncio.AbstractEventLoop", self), threshold_s)
 
     def call_later(self, delay_s: float, beat: Callable[[], None]) -> object:
         self.beat_delay_s, self.beat = delay_s, beat
@@ -132,60 +135,61 @@ class StallRig:
         self.look_interval_s, self.look = interval_s, look
         return None
 
-    def hold_up(self, seconds: float) -> None:
-        self.now += seconds
-        self.look()
+    def hold_up(self, *seconds: float) -> None:
+        """Let time pass, with a look after each part of it; then comes the beat."""
+        for part in seconds:
+            self.now += part
+            self.look()
+        self.beat()
+
+
+def describe(stalls: StallCounts) -> str:
+    return "".join(stalls.describe())
 
 
 def test_a_beat_that_is_late_by_the_threshold_is_a_stall(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = StallRig(monkeypatch)
-    watch = rig.watch(0.5)
-    assert (rig.beat_delay_s, rig.look_interval_s) == (0.25, 0.25)
+    stalls = rig.watch(0.5)
+    assert (rig.beat_delay_s, rig.look_interval_s) == (BEAT_S, 0.5)
 
-    rig.hold_up(0.5)  # the beat was due 0.25 s ago
-    assert watch.describe() == "stalls of the event loop of 500ms or more\n"
+    rig.hold_up(BEAT_S + 0.4999)
+    assert describe(stalls) == "stalls of the event loop of 500ms or more\n"
 
-    rig.hold_up(0.25)
-    rig.hold_up(5)  # the same stall still
-    assert "\n1 times\n" in watch.describe()
-    assert "hold_up" in watch.describe()
+    rig.hold_up(BEAT_S + 0.5, 0.25, 5)  # one stall, however often it is looked at
+    assert "\n1 times\n" in describe(stalls)
+    assert "hold_up" in describe(stalls)
 
-    rig.beat()
-    assert rig.beat_delay_s == 0.25
-    rig.hold_up(0.5)
-    rig.beat()
-    assert "\n1 times\n" in watch.describe()
+    assert rig.beat_delay_s == BEAT_S
+    rig.hold_up(BEAT_S)
+    assert "\n1 times\n" in describe(stalls)
 
 
 def test_the_most_frequent_stall_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = StallRig(monkeypatch)
-    watch = rig.watch(0.5)
+    stalls = rig.watch(0.5)
 
     rig.hold_up(1)
     for _ in range(2):
-        rig.beat()
         rig.hold_up(1)
 
-    assert "\n2 times\n" in watch.describe().partition("\n1 times\n")[0]
+    assert "\n2 times\n" in describe(stalls).partition("\n1 times\n")[0]
 
 
 def test_only_so_many_different_stalls_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(debug, "MAX_STALL_STACKS", 1)
     rig = StallRig(monkeypatch)
-    watch = rig.watch(0.5)
+    stalls = rig.watch(0.5)
 
     for _ in range(3):  # the first place
-        rig.beat()
         rig.hold_up(1)
-    rig.beat()
     rig.hold_up(1)  # a second one
 
-    assert watch.describe().count(" times\n") == 1
-    assert "\n3 times\n" in watch.describe()
+    assert describe(stalls).count(" times\n") == 1
+    assert "\n3 times\n" in describe(stalls)
 
 
 def test_stalls_below_a_millisecond_are_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = StallRig(monkeypatch)
 
-    assert "of 1ms or more" in rig.watch(0.000_000_001).describe()
-    assert rig.look_interval_s == 0.0005
+    assert "of 1ms or more" in describe(rig.watch(0.000_000_001))
+    assert rig.look_interval_s == rig.beat_delay_s == 0.001
