@@ -25,10 +25,11 @@ from itertools import repeat
 from operator import itemgetter
 from typing import cast
 
-from nsqd.broker.consumer import Consumer, Consumers, Entry, InFlight, Locality, ReadyLine
+from nsqd.broker.consumer import Consumer, Consumers, Locality, ReadyLine
 from nsqd.broker.deferred import Deferred
 from nsqd.broker.durations import Histogram, LatencyQuantiles
 from nsqd.broker.errors import ClosedError, ConsumerLimitError, NotInFlightError
+from nsqd.broker.in_flight import Entry, InFlight
 from nsqd.broker.limits.queue_bounds import Losses, QueueBounds
 from nsqd.broker.queue.batch import AnyBatch, Message, Piece
 from nsqd.broker.queue.message_queue import MessageQueue

@@ -1,6 +1,7 @@
 import pytest
 
-from nsqd.broker.consumer import GONE, Consumer, InFlight, Locality
+from nsqd.broker.consumer import GONE, Consumer, Locality
+from nsqd.broker.in_flight import InFlight
 from tests.support.fake_scheduler import FakeScheduler
 from tests.support.recording_sink import RecordingSink
 

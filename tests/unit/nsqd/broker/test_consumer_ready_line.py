@@ -7,10 +7,10 @@ from nsqd.broker.consumer import (
     LINGER_S,
     MAX_MESSAGES_PER_WRITE,
     Consumer,
-    InFlight,
     Locality,
     ReadyLine,
 )
+from nsqd.broker.in_flight import InFlight
 from tests.support.channel_rig import ChannelRig
 from tests.support.fake_scheduler import FakeScheduler
 from tests.support.recording_sink import RecordingSink

@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from nsqd.broker.consumer import Entry, InFlight
+from nsqd.broker.in_flight import MAX_EXPIRED_TOGETHER, MAX_NOTED_IDS, Entry, InFlight
 from nsqd.broker.queue.batch import Message
 from tests.support.fake_scheduler import FakeScheduler
 
@@ -265,12 +265,121 @@ def test_order_is_restored_when_nothing_is_in_flight() -> None:
     assert rig.expired_ids() == [b"b"]
 
 
+def numbered(count: int) -> list[bytes]:
+    return [b"%06d" % number for number in range(count)]
+
+
+def sliced_rig(count: int) -> Rig:
+    """Return a rig whose messages, all of one deadline, have begun to expire."""
+    rig = Rig()
+    rig.scheduler.has_tiny_slices = True
+    rig.add(*numbered(count))
+    rig.scheduler.advance(TIMEOUT_S - 0.001)
+    timer = rig.scheduler.pending_timers[0]
+    rig.scheduler.now += 0.001
+    timer.fire()
+    return rig
+
+
+def test_many_messages_expire_in_slices_and_in_order() -> None:
+    count = 2 * MAX_NOTED_IDS + 10
+    rig = sliced_rig(count)
+    assert rig.expired == []  # others may have as many: not even the first slice is done at once
+
+    rig.scheduler.turn()
+    assert rig.expired_ids() == numbered(count)[:MAX_EXPIRED_TOGETHER]
+    rig.scheduler.settle()
+
+    assert rig.expired_ids() == numbered(count)[MAX_EXPIRED_TOGETHER:]
+    assert len(rig.in_flight) == 0
+    assert rig.scheduler.pending_timers == []
+
+
+def test_a_message_can_be_answered_until_its_slice_comes() -> None:
+    count = 3 * MAX_EXPIRED_TOGETHER
+    ids = numbered(count)
+    rig = sliced_rig(count)
+    rig.scheduler.turn()
+
+    assert rig.in_flight.pop(ids[-1]) is not None
+    assert rig.touch(ids[-2])
+    assert rig.in_flight.pop(ids[0]) is None
+    rig.scheduler.settle()
+
+    assert rig.expired_ids() == ids[:-2]
+    rig.scheduler.advance(TIMEOUT_S)
+    assert rig.expired_ids() == [ids[-2]]
+
+
+def test_a_delivery_between_two_slices_has_its_own_deadline() -> None:
+    rig = sliced_rig(2 * MAX_EXPIRED_TOGETHER)
+    rig.scheduler.turn()
+
+    rig.add(b"new")
+    rig.scheduler.settle()
+    assert b"new" not in rig.expired_ids()
+    assert len(rig.in_flight) == 1
+    rig.scheduler.advance(TIMEOUT_S)
+
+    assert rig.expired_ids() == [b"new"]
+
+
+@pytest.mark.parametrize("end", ["clear", "close"])
+def test_nothing_expires_after_the_end_between_two_slices(end: str) -> None:
+    count = 2 * MAX_EXPIRED_TOGETHER
+    rig = sliced_rig(count)
+    rig.scheduler.turn()
+    rig.expired.clear()
+
+    left = getattr(rig.in_flight, end)()
+    rig.scheduler.settle()
+
+    assert len(left) == MAX_EXPIRED_TOGETHER
+    assert rig.expired == []
+    assert rig.scheduler.pending_timers == []
+
+
+def test_consumers_expire_side_by_side() -> None:
+    scheduler = FakeScheduler()
+    scheduler.has_tiny_slices = True
+    count = 3 * MAX_EXPIRED_TOGETHER
+    expired: list[list[Message]] = [[], []]
+    for messages in expired:
+        in_flight = InFlight(scheduler, messages.extend)
+        in_flight.add(numbered(count), [(1060.0, 1000.0, 5, 1, b"", None)] * count, 1060.0)
+    for timer in scheduler.pending_timers:
+        scheduler.now = 1060.0
+        timer.fire()
+
+    for slices in (1, 2, 3):
+        scheduler.turn()
+        assert [len(messages) for messages in expired] == [slices * MAX_EXPIRED_TOGETHER] * 2
+
+
+def test_touches_at_the_limit_leave_nothing_behind() -> None:
+    rig = Rig()
+    for number in range(5000):
+        message_id = b"%d" % number
+        rig.add(message_id)
+        rig.scheduler.now += MAX_TIMEOUT_S - TIMEOUT_S + 1
+        assert rig.touch(message_id)
+        assert rig.touch(message_id)
+        rig.in_flight.pop(message_id)
+        rig.scheduler.now -= MAX_TIMEOUT_S - TIMEOUT_S + 1
+
+    rig.scheduler.advance(2 * MAX_TIMEOUT_S)
+
+    assert rig.expired == []
+    assert rig.scheduler.pending_timers == []
+
+
 class InFlightAgainstAList(RuleBasedStateMachine):
     """Ids from a small set, so that twins are common; a list of those that should be there."""
 
     def __init__(self) -> None:
         super().__init__()
         self.rig = Rig()
+        self.rig.scheduler.has_tiny_slices = True
         # id, deadline, time of delivery; of twins the first one is the one that is answered
         self.model: list[tuple[bytes, float, float]] = []
 
