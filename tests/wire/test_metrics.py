@@ -93,6 +93,29 @@ async def test_figures_of_a_working_node(start_nsqd: StartNsqd) -> None:
     assert f"nsqd_info{{build={nsqd_package.__version__},version=1.3.0}}" in found
 
 
+async def test_the_bounds_of_the_histograms(nsqd: RunningDaemon, http: HttpClient) -> None:
+    """A dashboard's queries name some of them."""
+    consumer = await nsqd.consumer("t", rdy=1)
+    await nsqd.publish("t", b"x")
+    consumer.fin(*await consumer.read_messages(1))
+    await nsqd.wait_for_channel("t", in_flight_count=0, depth=0)
+
+    found = await scrape(http)
+
+    def bounds(name: str) -> list[float]:
+        keys = [key for key in found if key.startswith(f"{name}_bucket")]
+        return [float(key.partition("le=")[2].rstrip("}").partition(",")[0]) for key in keys]
+
+    assert bounds("nsqd_fsync_duration_seconds") == [
+        *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
+        float("inf"),
+    ]
+    assert bounds("nsqd_channel_finish_time_seconds") == [
+        *(0.005, 0.025, 0.1, 0.5, 1, 5, 30, 60, 300, 900),
+        float("inf"),
+    ]
+
+
 async def test_openmetrics_for_who_asks_for_it(nsqd: RunningDaemon, http: HttpClient) -> None:
     await nsqd.publish("t", b"x")
     accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"

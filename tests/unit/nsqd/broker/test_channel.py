@@ -218,6 +218,15 @@ def test_one_write_is_bounded_in_bytes() -> None:
         assert sum(len(delivery.body) for delivery in write) < MAX_BYTES_PER_WRITE + 100_000
 
 
+def test_one_write_is_half_a_mebibyte_if_messages_fill_it_exactly() -> None:
+    rig = ChannelRig()
+    client = rig.client(ready=1000)
+
+    rig.put(*[bytes(1024)] * 1000)
+
+    assert [len(write) for write in client.sink.writes] == [512, 488]
+
+
 def test_one_turn_is_bounded_and_the_rest_follows_in_the_next() -> None:
     rig = ChannelRig(mem_queue_size=100_000)
     rig.scheduler.has_tiny_slices = True

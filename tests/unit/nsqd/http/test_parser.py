@@ -215,6 +215,14 @@ def test_data_after_connection_close_is_not_a_request() -> None:
     assert [reply_to(request).status for request in requests] == [200, 400]
 
 
+def test_a_route_without_a_bound_of_its_own_takes_64_kib() -> None:
+    def length(size: int) -> bytes:
+        return head(b"Content-Length: %d" % size, start=b"GET /ping HTTP/1.1")
+
+    assert parse(length(64 * 1024)) == []
+    assert refusal(length(64 * 1024 + 1))[0] == 413
+
+
 # Upgrade
 
 

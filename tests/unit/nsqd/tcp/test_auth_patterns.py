@@ -166,6 +166,11 @@ def test_what_re2_does_not_compile_is_refused(text: str) -> None:
         Pattern(text)
 
 
+def test_a_huge_pattern_is_given_up_before_it_is_compiled_whole() -> None:
+    with pytest.raises(PatternError, match="compile failed"):
+        Pattern(r"\pL{100}")
+
+
 @pytest.mark.parametrize(
     "text", [r"^([a-z]+\.?)+$", "^(a|aa)+$", "^(.*)*$b", "(a?){30}a{31}$", "(x+x+)+y"]
 )
