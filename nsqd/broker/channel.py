@@ -137,7 +137,7 @@ class Channel:
     def undo_put(self, batch: AnyBatch) -> None:
         """Remove the batch of the last put: another channel's disk refused it."""
         if batch.is_deferred:
-            self.deferred.discard(set(batch.ids(0, len(batch.bodies))))
+            self.deferred.undo_add()
             self.queue.undo_put_aside(batch)
         else:
             self.queue.undo_put(batch)
@@ -220,29 +220,29 @@ class Channel:
         self.wake(consumer)
         return failed
 
-    def requeue(self, consumer: Consumer, message_id: bytes, delay_s: float) -> None:
-        """REQ: put a message back, now or after a delay.
+    def requeue(
+        self, consumer: Consumer, ids: Sequence[bytes], delay_s: float
+    ) -> list[tuple[bytes, str]]:
+        """REQ: put messages back, now or after a delay; return the ids that could not be.
 
-        Raises:
-            NotInFlightError: the consumer does not have it in flight.
+        Each comes with the reason, as from `finish`.
         """
-        entry = consumer.in_flight.pop(message_id)
-        if entry is None:
-            raise NotInFlightError(self.consumers.explain_one(message_id))
-        _, _, timestamp_ns, attempts, body, ordinal = entry
-        message = (message_id, timestamp_ns, attempts, body, ordinal)
-        if self.bounds is not None and not self.bounds.keep_retriable([message]):
-            pass  # tried often enough
-        elif delay_s > 0:
-            self.deferred.add([message], self._scheduler.time() + delay_s)
-            if ordinal is not None:
+        messages, missing = consumer.in_flight.pop_messages(ids)
+        failed = self.consumers.explain(missing) if missing else []
+        self.requeue_count += len(messages)
+        consumer.requeue_count += len(messages)
+        if self.bounds is not None:
+            messages = self.bounds.keep_retriable(messages)
+        if delay_s > 0:
+            self.deferred.add(messages, self._scheduler.time() + delay_s)
+            stored = [message[0] for message in messages if message[4] is not None]
+            if stored:
                 due_ns = self._scheduler.steady_time_ns() + round(delay_s * 1e9)
-                self.queue.note_due(message_id, due_ns)
-        else:
-            self._put_back([message])
-        self.requeue_count += 1
-        consumer.requeue_count += 1
+                self.queue.note_due(stored, due_ns)
+        elif messages:
+            self._put_back(messages)
         self.wake(consumer)
+        return failed
 
     def touch(self, consumer: Consumer, message_id: bytes) -> None:
         """TOUCH: give a message its full timeout again, up to max-msg-timeout since its delivery.

@@ -4,38 +4,85 @@ More of them may lie unread in the files of the channel's queue, which knows the
 """
 
 import heapq
-from collections.abc import Callable, Collection, Iterator, Sequence
-from itertools import count
+import time
+from collections.abc import Callable, Iterator, Sequence
 
 from nsqd.broker.queue.batch import RECORD_OVERHEAD_BYTES, Message, Piece
 from nsqd.broker.scheduler import Scheduler, Timer
 
+# How many messages go back to the channel together, and between two looks at the clock.
+MAX_DUE_TOGETHER = 512
+
 
 class Deferred:
-    """A heap of messages by due time, with one timer for its first."""
+    """Messages by due time, with one timer for the first of them.
 
-    __slots__ = ("_heap", "_on_due", "_order", "_scheduler", "_timer", "_timer_at", "size_bytes")
+    The clock of uvloop stands still during a turn and counts milliseconds, so the messages of many
+    publishes and requeues have the same due time. They are one run: a message costs a place in a
+    list, and one in a thousand a place in the heap of due times.
+
+    A million messages may be due at one time. They leave in slices, in round robin with those of
+    other channels.
+    """
+
+    __slots__ = (
+        "_count",
+        "_heap",
+        "_is_releasing",
+        "_last_add",
+        "_left_count",
+        "_on_due",
+        "_runs",
+        "_scheduler",
+        "_timer",
+        "_timer_at",
+        "size_bytes",
+    )
 
     def __init__(self, scheduler: Scheduler, on_due: Callable[[list[Message]], object]) -> None:
         """Args: on_due: called with the messages that are due, in the order of their due times."""
         self._scheduler = scheduler
         self._on_due = on_due
-        # The running number keeps messages of one due time in order and bodies out of comparisons.
-        self._heap: list[tuple[float, int, Message]] = []
-        self._order = count()
+        # A heap of the keys of `_runs`, each once.
+        self._heap: list[float] = []
+        self._runs: dict[float, list[Message]] = {}
+        # How many messages of the first run have left already.
+        self._left_count = 0
+        # The due time of the last `add`, and of how many messages.
+        self._last_add = (0.0, 0)
+        self._count = 0
+        # Messages leave, slice by slice; no timer is set meanwhile.
+        self._is_releasing = False
         self._timer: Timer | None = None
         self._timer_at = 0.0
         self.size_bytes = 0  # of the records that the messages have, or would have, on disk
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return self._count
 
     def add(self, messages: Sequence[Message], due: float) -> None:
         """Keep messages back until `due`."""
+        self._last_add = (due, len(messages))
+        if not messages:
+            return
+        run = self._runs.get(due)
+        if run is None:
+            self._runs[due] = list(messages)
+            heapq.heappush(self._heap, due)
+            self._arm()
+        else:
+            run += messages
+        self._count += len(messages)
         self.size_bytes += _size_bytes(messages)
-        for message in messages:
-            heapq.heappush(self._heap, (due, next(self._order), message))
-        self._arm()
+
+    def undo_add(self) -> None:
+        """Forget the messages of the last `add`, which was in this turn of the loop."""
+        due, count = self._last_add
+        if count:
+            run = self._runs[due]
+            self._count -= count
+            self.size_bytes -= _size_bytes(run[-count:])
+            del run[-count:]
 
     def add_if_early(self, piece: Piece) -> bool:
         """Keep a piece of a deferred batch back; False if it is due and shall be delivered.
@@ -51,24 +98,23 @@ class Deferred:
     def __iter__(self) -> Iterator[tuple[float, Message]]:
         """Give the messages and their due times, earliest first; they stay here."""
         # A walk down the heap: the first few of a million cost as little as those of a few.
-        next_up = [(*self._heap[0][:2], 0)] if self._heap else []
+        next_up = [(self._heap[0], 0)] if self._heap else []
+        start = self._left_count
         while next_up:
-            due, _, index = heapq.heappop(next_up)
-            yield due, self._heap[index][2]
+            due, index = heapq.heappop(next_up)
+            run = self._runs[due]
+            for position in range(start, len(run)):
+                yield due, run[position]
+            start = 0
             for child in range(2 * index + 1, min(2 * index + 3, len(self._heap))):
-                heapq.heappush(next_up, (*self._heap[child][:2], child))
-
-    def discard(self, ids: Collection[bytes]) -> None:
-        """Forget some messages; slow, as it looks at all of them."""
-        self._heap = [item for item in self._heap if item[2][0] not in ids]
-        heapq.heapify(self._heap)
-        self.size_bytes = _size_bytes([message for _, _, message in self._heap])
+                heapq.heappush(next_up, (self._heap[child], child))
 
     def clear(self) -> list[tuple[float, Message]]:
         """Forget all messages and return them with their due times, earliest first."""
-        messages = [(due, message) for due, _, message in sorted(self._heap, key=_order)]
+        messages = list(self)
         self._heap.clear()
-        self.size_bytes = 0
+        self._runs.clear()
+        self._left_count = self._count = self.size_bytes = 0
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -80,34 +126,55 @@ class Deferred:
         return self.clear()
 
     def _arm(self) -> None:
-        if not self._heap:
+        if not self._heap or self._is_releasing:
             return
-        due = self._heap[0][0]
+        due = self._heap[0]
         if self._timer is not None:
             if self._timer_at <= due:
                 return
             self._timer.cancel()
-        self._timer = self._scheduler.call_at(due, self._fire)
+        self._timer = self._scheduler.call_at(due, self._begin_release)
         self._timer_at = due
 
-    def _fire(self) -> None:
+    def _begin_release(self) -> None:
         self._timer = None
-        now = self._scheduler.time()
-        messages = []
-        while self._heap and self._heap[0][0] <= now:
-            messages.append(heapq.heappop(self._heap)[2])
-        self.size_bytes -= _size_bytes(messages)
-        self._arm()
-        if messages:
+        self._is_releasing = True
+        # Not a slice at once: the timers of a thousand channels may fire in one turn.
+        self._scheduler.share(self._release)
+
+    def _release(self) -> bool:
+        """Let a slice of the messages leave that are due; return whether more may be due."""
+        end = self._scheduler.slice_end()
+        while True:
+            messages = self._pop_due(self._scheduler.time())
+            if not messages:
+                self._is_releasing = False
+                self._arm()
+                return False
+            self._count -= len(messages)
+            self.size_bytes -= _size_bytes(messages)
             self._on_due(messages)
+            if time.perf_counter() >= end:
+                return True
 
-
-def _order(item: tuple[float, int, Message]) -> tuple[float, int]:
-    return item[:2]
+    def _pop_due(self, now: float) -> list[Message]:
+        """Remove some messages that are due; none if there are no more."""
+        messages: list[Message] = []
+        while self._heap and self._heap[0] <= now and len(messages) < MAX_DUE_TOGETHER:
+            run = self._runs[self._heap[0]]
+            start = self._left_count
+            stop = min(start + MAX_DUE_TOGETHER - len(messages), len(run))
+            messages += run[start:stop]
+            if stop < len(run):
+                self._left_count = stop
+            else:
+                self._left_count = 0
+                del self._runs[heapq.heappop(self._heap)]
+        return messages
 
 
 def _size_bytes(messages: Sequence[Message]) -> int:
-    return sum(len(message[3]) for message in messages) + len(messages) * RECORD_OVERHEAD_BYTES
+    return sum([len(message[3]) for message in messages]) + len(messages) * RECORD_OVERHEAD_BYTES
 
 
 def _ignore(messages: list[Message]) -> None:

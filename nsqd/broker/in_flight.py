@@ -125,6 +125,18 @@ class InFlight:
         """Remove and return messages, None in the place of each that is not here."""
         return list(map(self.pop, ids))
 
+    def pop_messages(self, ids: Sequence[bytes]) -> tuple[list[Message], list[bytes]]:
+        """Remove and return messages, and the ids of those that are not here."""
+        messages: list[Message] = []
+        missing: list[bytes] = []
+        for message_id in ids:
+            entry = self.pop(message_id)
+            if entry is None:
+                missing.append(message_id)
+            else:
+                messages.append((message_id, *entry[2:]))
+        return messages, missing
+
     def touch(self, message_id: bytes, deadline: float, max_timeout_s: float) -> bool:
         """Move a message's deadline, at most to `max_timeout_s` after its delivery.
 

@@ -207,8 +207,7 @@ def finish(client: "V2Connection", command: commands.Finish) -> None:
 def requeue(client: "V2Connection", command: commands.Requeue) -> None:
     """Requeue a message, with a delay that is at most --max-req-timeout.
 
-    Raises:
-        ClientError: the message is not in flight at this consumer.
+    One that is not in flight is answered with an error.
     """
     channel, consumer = _subscription(client)
     maximum = client.server.max_req_ms
@@ -218,11 +217,9 @@ def requeue(client: "V2Connection", command: commands.Requeue) -> None:
             "client(%s) - REQ timeout %d out of range 0-%d, setting to %d",
             *(client.remote_address, command.delay_ms, maximum, delay_ms),
         )
-    try:
-        channel.requeue(consumer, command.message_id, delay_ms / 1000)
-    except NotInFlightError as error:
-        code = ErrorCode.E_REQ_FAILED
-        raise _message_error("REQ", code, command.message_id, str(error)) from error
+    for message_id, reason in channel.requeue(consumer, [command.message_id], delay_ms / 1000):
+        error = _message_error("REQ", ErrorCode.E_REQ_FAILED, message_id, reason)
+        client.replies.add(encode_frame(FrameType.ERROR, error.frame_data))
 
 
 def touch(client: "V2Connection", command: commands.Touch) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from nsqd.broker.channel import Channel, ChannelSettings
 from nsqd.broker.consumer import Consumer, Locality
+from nsqd.broker.errors import NotInFlightError
 from nsqd.broker.queue.backend import Backend, DiskBackend, DiskSettings, NullBackend
 from nsqd.broker.queue.batch import Batch
 from nsqd.broker.queue.ids import MessageIdFactory
@@ -67,8 +68,9 @@ class Client:
         return self.channel.finish(self.consumer, ids)
 
     def requeue(self, message_id: bytes, delay_s: float = 0.0) -> None:
-        """REQ."""
-        self.channel.requeue(self.consumer, message_id, delay_s)
+        """REQ; raise the reason why it fails, as `touch` does."""
+        for _, reason in self.channel.requeue(self.consumer, [message_id], delay_s):
+            raise NotInFlightError(reason)
 
     def touch(self, message_id: bytes) -> None:
         """TOUCH."""

@@ -71,6 +71,9 @@ class Backend(Protocol):
     def due_times(self) -> Mapping[bytes, int]:
         """The due times of the deferred messages among the unread records."""
 
+    def count_early(self, now_ns: int) -> int:
+        """Return how many due times there are of unread records that are not due."""
+
     def note_due(self, ids: Sequence[bytes], due_ns: int, *, are_unread: bool) -> None:
         """Record across a restart when messages are due that are or will be on disk."""
 
@@ -205,6 +208,10 @@ class DiskBackend:
     def due_times(self) -> Mapping[bytes, int]:
         """The due times of the deferred messages among the unread records."""
         return self._due_log.unread
+
+    def count_early(self, now_ns: int) -> int:
+        """Return how many due times there are of unread records that are not due."""
+        return self._due_log.count_early(now_ns)
 
     def append(self, data: bytes, lengths: Sequence[int], *, keep: bool) -> int | None:
         """Append records; with `keep`, mark them read and return the first one's ordinal.
@@ -376,6 +383,10 @@ class NullBackend:
 
     def commit(self, ordinals: Iterable[int]) -> None:
         """Do nothing: no record is ever outstanding."""
+
+    def count_early(self, now_ns: int) -> int:
+        """Return 0."""
+        return 0
 
     def note_due(self, ids: Sequence[bytes], due_ns: int, *, are_unread: bool) -> None:
         """Do nothing: no message survives a restart."""

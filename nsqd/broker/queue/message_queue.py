@@ -43,6 +43,7 @@ class MessageQueue:
         "_capacity",
         "_kept_bytes",
         "_kept_count",
+        "_kept_deferred",
         "_memory_bytes",
         "_memory_count",
         "_pieces",
@@ -60,6 +61,8 @@ class MessageQueue:
         self._kept_count = 0  # ... with records on disk
         self._kept_bytes = 0
         self._written_count = 0  # ... with records on disk and never delivered since
+        # The pieces with records on disk that are deferred; there are few, as `take` empties them.
+        self._kept_deferred: dict[Piece, None] = {}
         # A copy of the backend's, made after each use of it: it is asked for at each delivery.
         self._unread_count = backend.unread_count
 
@@ -142,23 +145,17 @@ class MessageQueue:
                 self._backend.pop_due_time(message_id)
             self._undo_append(batch, 0)
 
-    def note_due(self, message_id: bytes, due_ns: int) -> None:
-        """Record when a message is due that has been taken and has a record on disk."""
-        self._backend.note_due([message_id], due_ns, are_unread=False)
+    def note_due(self, ids: Sequence[bytes], due_ns: int) -> None:
+        """Record when messages are due that have been taken and have a record on disk."""
+        self._backend.note_due(ids, due_ns, are_unread=False)
 
     def count_deferred(self, now_ns: int) -> int:
         """Return how many of the messages on disk are not to be delivered yet."""
-        count = 0
-        if self._backend.due_times:
-            # A crash, or a publish that was undone, can leave due times without a record.
-            count = sum(due_ns > now_ns for due_ns in self._backend.due_times.values())
-            count = min(count, self._unread_count)
-        if self._kept_count:
-            count += sum(
-                piece.count
-                for piece in self._pieces
-                if piece.batch.is_deferred and piece.batch.due_ns > now_ns
-            )
+        # A crash, or a publish that was undone, can leave due times without a record.
+        count = min(self._backend.count_early(now_ns), self._unread_count)
+        for piece in self._kept_deferred:
+            if piece.batch.due_ns > now_ns:
+                count += piece.count
         return count
 
     def put_back(self, messages: Sequence[Message]) -> None:
@@ -303,6 +300,8 @@ class MessageQueue:
             self._kept_bytes += piece.body_bytes
             if piece.origin is _WRITTEN:
                 self._written_count += piece.stop - piece.start
+            if piece.batch.is_deferred:
+                self._kept_deferred[piece] = None
 
     def _leave(self, piece: Piece) -> None:
         """Count a piece out that was removed from memory: the reverse of `_enter`."""
@@ -314,6 +313,7 @@ class MessageQueue:
             self._kept_bytes -= piece.body_bytes
             if piece.origin is _WRITTEN:
                 self._written_count -= piece.stop - piece.start
+            self._kept_deferred.pop(piece, None)
 
     def _forget_memory(self) -> None:
         while self._pieces:

@@ -1,7 +1,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nsqd.broker.deferred import Deferred
+from nsqd.broker.deferred import MAX_DUE_TOGETHER, Deferred
 from nsqd.broker.queue.batch import Message
 from tests.support.fake_scheduler import FakeScheduler
 
@@ -93,3 +93,106 @@ def test_every_message_is_due_once_and_in_time(steps: list[tuple[int, int]]) -> 
     rig.scheduler.advance(30)
 
     assert rig.due == [(when, b"%d" % number) for when, number in sorted(expected)]
+
+
+def numbered(count: int) -> list[bytes]:
+    return [b"%06d" % number for number in range(count)]
+
+
+def releasing_rig(*bodies: bytes, others: tuple[bytes, ...] = ()) -> Rig:
+    """Return a rig whose messages are due together, of which the first slice has left."""
+    rig = Rig()
+    rig.scheduler.has_tiny_slices = True
+    rig.add(1, *bodies)
+    rig.add(2, *others)
+    timer = rig.scheduler.pending_timers[0]
+    rig.scheduler.now += 1
+    timer.fire()
+    assert rig.due == []  # other channels may have as many: not even the first slice leaves at once
+    rig.scheduler.turn()
+    return rig
+
+
+def test_many_messages_leave_in_slices_and_in_order() -> None:
+    bodies = numbered(3 * MAX_DUE_TOGETHER + 1)
+    rig = releasing_rig(*bodies, others=(b"later",))
+
+    assert [body for _, body in rig.due] == bodies[:MAX_DUE_TOGETHER]
+    assert len(rig.deferred) == len(bodies) + 1 - MAX_DUE_TOGETHER
+    assert [message[3] for _, message in rig.deferred] == [*bodies[MAX_DUE_TOGETHER:], b"later"]
+    rig.scheduler.settle()
+
+    assert [body for _, body in rig.due] == bodies
+    rig.scheduler.advance(1)
+    assert [body for _, body in rig.due] == [*bodies, b"later"]
+    assert (len(rig.deferred), rig.deferred.size_bytes) == (0, 0)
+    assert rig.scheduler.pending_timers == []
+
+
+def test_messages_of_many_due_times_leave_together() -> None:
+    rig = Rig()
+    rig.scheduler.has_tiny_slices = True
+    bodies = numbered(2 * MAX_DUE_TOGETHER)
+    for index, body in enumerate(bodies):
+        rig.add(1 + index / 1e6, body)
+    timer = rig.scheduler.pending_timers[0]
+    rig.scheduler.now += 2
+    timer.fire()
+
+    rig.scheduler.turn()
+    assert [body for _, body in rig.due] == bodies[:MAX_DUE_TOGETHER]
+    rig.scheduler.settle()
+
+    assert [body for _, body in rig.due] == bodies
+
+
+def test_messages_added_between_two_slices_wait_for_their_own_time() -> None:
+    bodies = numbered(2 * MAX_DUE_TOGETHER)
+    rig = releasing_rig(*bodies)
+
+    rig.add(0.5, b"new")
+    rig.scheduler.settle()
+    assert [body for _, body in rig.due] == bodies
+    rig.scheduler.advance(0.5)
+
+    assert rig.due[-1] == (1.5, b"new")
+
+
+def test_nothing_leaves_after_a_clear_between_two_slices() -> None:
+    bodies = numbered(2 * MAX_DUE_TOGETHER)
+    rig = releasing_rig(*bodies)
+    rig.due.clear()
+
+    left = rig.deferred.clear()
+    rig.scheduler.settle()
+
+    assert [message[3] for _, message in left] == bodies[MAX_DUE_TOGETHER:]
+    assert rig.due == []
+    assert rig.scheduler.pending_timers == []
+
+
+def test_the_last_add_can_be_undone() -> None:
+    rig = Rig()
+    rig.add(1, b"a")
+    size_bytes = rig.deferred.size_bytes
+    rig.add(1, b"b", b"c")
+    rig.deferred.undo_add()
+    assert (len(rig.deferred), rig.deferred.size_bytes) == (1, size_bytes)
+    rig.add(0.5, b"alone")
+    rig.deferred.undo_add()
+
+    rig.scheduler.advance(2)
+
+    assert rig.due == [(1, b"a")]
+    assert rig.deferred.size_bytes == 0
+
+
+def test_an_add_of_nothing_can_be_undone() -> None:
+    rig = Rig()
+    rig.add(1, b"a")
+    rig.add(1)
+    rig.deferred.undo_add()
+
+    rig.scheduler.advance(1)
+
+    assert rig.due == [(1, b"a")]

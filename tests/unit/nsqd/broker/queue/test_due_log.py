@@ -125,3 +125,23 @@ def test_the_log_does_not_grow_without_bound(
             assert reopen(tmp_path, now_ns).keys() >= expected
 
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 36 * 40
+
+
+def test_unread_messages_that_are_not_due_are_counted(tmp_path: Path) -> None:
+    log = DueLog(tmp_path, "t:c", NOW_NS)
+    log.add([FIRST, SECOND], NOW_NS + SECOND_NS, NOW_NS, are_unread=True)
+    log.add([THIRD, FIRST], NOW_NS + 9 * SECOND_NS, NOW_NS, are_unread=True)  # FIRST is a twin
+
+    assert log.count_early(NOW_NS) == 3
+    assert log.count_early(NOW_NS + 2 * SECOND_NS) == 2
+    assert log.count_early(NOW_NS + 10 * SECOND_NS) == 0
+    log.pop(FIRST)
+    assert log.count_early(NOW_NS) == 3
+    log.pop(FIRST)
+    assert log.count_early(NOW_NS) == 2
+    log.pop(SECOND)
+    log.pop(b"unknown message!")
+    assert log.count_early(NOW_NS) == 1
+    assert DueLog(tmp_path, "t:c", NOW_NS).count_early(NOW_NS) == 3
+    log.remove()
+    assert log.count_early(NOW_NS) == 0
