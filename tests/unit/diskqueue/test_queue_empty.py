@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from diskqueue import DiskQueue
+from diskqueue import DiskQueue, QueueClosedError
 from tests.unit.diskqueue.queue_files import (
     RECORD_BYTES,
     consume,
@@ -125,6 +125,15 @@ def test_delete_leaves_no_file(tmp_path: Path) -> None:
 
     assert names(tmp_path) == []
     assert open_fd_count() == before
+
+
+def test_deleted_queue_takes_no_records(tmp_path: Path) -> None:
+    queue = open_queue(tmp_path)
+    queue.delete()
+
+    with pytest.raises(QueueClosedError):
+        queue.put([payload(0)])
+    assert names(tmp_path) == []
 
 
 def test_empty_that_cannot_remove_a_file_is_empty_all_the_same(

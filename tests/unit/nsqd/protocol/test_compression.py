@@ -57,6 +57,11 @@ def split_chunks(stream: bytes) -> list[tuple[int, bytes]]:
     return chunks
 
 
+@every_codec
+def test_nothing_is_pending_before_the_first_byte(kind: str) -> None:
+    assert not MAKE_CODEC[kind]().has_pending
+
+
 @given(kinds, pieces, st.integers(1, 100_000))
 def test_what_one_end_encodes_the_other_decodes(
     kind: str, plain: list[bytes], max_bytes: int

@@ -71,6 +71,28 @@ def test_a_step_of_the_clock_before_a_crash_changes_no_delay(tmp_path: Path, ste
     assert client.bodies == [b"later"]
 
 
+def test_a_crash_does_not_shorten_the_delay_of_a_requeued_message(tmp_path: Path) -> None:
+    data_path = tmp_path / "data"
+    data_path.mkdir()
+    rig = BrokerRig(data_path, mem_queue_size=0)
+    client = rig.client("a", ready=1)
+    rig.publish(b"later")
+    rig.settle()
+    [delivery] = client.take()
+    client.requeue(delivery.message_id, delay_s=100.0)
+    rig.advance(50)
+    shutil.copytree(data_path, tmp_path / "crashed")
+
+    crashed = tmp_path / "crashed"
+    after = BrokerRig(crashed, mem_queue_size=0, wall_time_ns=rig.scheduler.wall_ns)
+    client = after.client("a")
+
+    after.advance(49)
+    assert client.bodies == []
+    after.advance(2)
+    assert client.bodies == [b"later"]
+
+
 @pytest.mark.parametrize("has_clean_stop", [False, True])
 def test_the_time_that_the_daemon_is_down_counts(tmp_path: Path, *, has_clean_stop: bool) -> None:
     rig = BrokerRig(tmp_path, mem_queue_size=0)
