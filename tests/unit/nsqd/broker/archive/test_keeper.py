@@ -308,6 +308,28 @@ def test_a_close_tells_what_is_lost(rig: ArchiveRig, full_disk: pytest.MonkeyPat
     assert rig.broker.close() == [DISK_FULL]
 
 
+def test_much_that_cannot_be_written_is_tried_again_after_a_second_too(
+    rig: ArchiveRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive_module, "ROUND_BYTES", 1000)
+    rig.topic()
+    rig.advance(1.0)
+    tries = []
+
+    def refuse(*_: object) -> int:
+        tries.append(rig.scheduler.now)
+        raise DISK_FULL
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwritev", refuse)
+        rig.publish(bytes(2000))
+        rig.advance(0.5 * RETRY_S)
+        assert len(tries) == 1
+        rig.advance(2 * RETRY_S)
+
+    assert tries[1:] == [tries[0] + RETRY_S, tries[0] + 2 * RETRY_S]
+
+
 def test_a_failed_write_is_tried_again_after_a_second(
     rig: ArchiveRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

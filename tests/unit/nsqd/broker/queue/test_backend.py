@@ -24,13 +24,18 @@ class Rig:
         self.data_path = data_path
         self.scheduler = scheduler or FakeScheduler()
         self.writes: list[OSError | None] = []
+        self.failures: dict[str, OSError | None] = {}  # the last outcome of each kind of work
         self.sync_times = Histogram((1.0,))
         settings = disk_settings(data_path, sync_every=sync_every)
         self.backend = DiskBackend(
             *("t:c", settings, self.scheduler, self.writes.append),
             sync_times=self.sync_times,
-            on_repeat=lambda _source, error: self.writes.append(error),
+            on_repeat=self._note_repeat,
         )
+
+    def _note_repeat(self, source: str, error: OSError | None) -> None:
+        self.writes.append(error)
+        self.failures[source] = error
 
     def append(self, *bodies: bytes, keep: bool = False) -> int | None:
         batch = MixedBatch.from_messages([(b"%016d" % 0, 0, 0, body, None) for body in bodies])
@@ -325,6 +330,19 @@ def test_delete_removes_the_files_and_stops_the_timer(tmp_path: Path) -> None:
 
     assert list(tmp_path.iterdir()) == []
     assert rig.scheduler.pending_timers == []
+
+
+def test_a_deleted_queue_fails_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(tmp_path, sync_every=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", _raise(OSError(errno.EIO, "Input/output error")))
+        rig.append(b"a")
+        rig.scheduler.settle()
+    assert list(filter(None, rig.failures.values()))
+
+    rig.backend.delete()
+
+    assert not list(filter(None, rig.failures.values()))
 
 
 def test_segments_that_are_finished_are_removed(tmp_path: Path) -> None:
