@@ -29,6 +29,8 @@ START_ATTEMPTS: Final = 3
 HTTP_TIMEOUT_S: Final = 10.0
 STOP_TIMEOUT_S: Final = 5.0
 LOG_LINES: Final = 15
+# In a flag, this stands for the data directory of the daemon that gets the flag.
+DATA_PATH: Final = "{data_path}"
 REPOSITORY: Final = Path(__file__).resolve().parent.parent
 
 _ADDRESS = re.compile(r"(?P<host>[\w.-]+):(?P<tcp>\d+)(?::(?P<http>\d+))?")
@@ -203,7 +205,7 @@ def _start(
                 f"--broadcast-address={HOST}",
                 f"--data-path={data_path}",
                 "--log-level=warn",
-                *flags,
+                *(flag.replace(DATA_PATH, str(data_path)) for flag in flags),
             ],
             log,
             setting.environment,

@@ -13,12 +13,15 @@ from multiprocessing.context import ForkProcess
 from types import TracebackType
 from typing import Final, Self, cast
 
+from bench.daemon_process import DaemonError
 from bench.load import LoadResult, Start
 from bench.wire import LoadError
 
 Job = Callable[[Start], LoadResult]
 
 READY_TIMEOUT_S: Final = 60.0
+# A worker that is ready waits for those that still fill their queues.
+GO_TIMEOUT_S: Final = 240.0
 JOIN_TIMEOUT_S: Final = 5.0
 
 _READY: Final = "ready"
@@ -122,11 +125,11 @@ def _work(job: Job, pipe: Connection) -> None:
 
     def start() -> None:
         pipe.send(_READY)
-        if not pipe.poll(READY_TIMEOUT_S * 2):
+        if not pipe.poll(GO_TIMEOUT_S):
             raise LoadError("was never told to start")
         pipe.recv()
 
     try:
         pipe.send(job(start))
-    except (LoadError, OSError) as error:
+    except (LoadError, DaemonError, OSError) as error:
         pipe.send(LoadError(str(error)))

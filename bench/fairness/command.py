@@ -52,6 +52,9 @@ class _Run:
         except SkippedError as reason:
             report.notes.append(f"skipped for {target.label}: {reason}")
         except (DaemonError, LoadError) as error:
+            if report.row.is_ours_only and target.label != "ours":
+                report.notes.append(f"skipped for {target.label}: it has no such feature")
+                return
             report.errors.append(f"{target.label}: {error}")
 
 

@@ -43,6 +43,7 @@ class Flood:
 
     Attributes:
         unit: whole commands; `unit_commands` of them.
+        channels: of the greedy topic.
         subscribes: SUB comes first, for commands that only a consumer may send.
         settings: for IDENTIFY, to negotiate compression or TLS.
         encode: makes the bytes on the wire of the repeated unit: whole, independent blocks.
@@ -53,6 +54,7 @@ class Flood:
     unit: bytes
     unit_commands: int = 1
     connections: int = 1
+    channels: int = 1
     subscribes: bool = False
     settings: dict[str, object] | None = None
     encode: Callable[[bytes], bytes] | None = None
@@ -65,7 +67,7 @@ class Flood:
         Raises:
             LoadError: the daemon refuses a connection or closes it.
         """
-        ensure_channel(site)
+        ensure_channel(site, self.channels)
         repeats = max(1, STREAM_BYTES // len(self.unit))
         stream = self.unit * repeats
         if self.encode:
@@ -116,10 +118,12 @@ def publish_large_mpubs(site: Site, start: Start) -> LoadResult:
     return LoadResult(count, started_ns, ended_ns, time.process_time() - cpu_s)
 
 
-def ensure_channel(site: Site) -> None:
-    """Make the greedy topic and its channel."""
+def ensure_channel(site: Site, channels: int = 1) -> None:
+    """Make the greedy topic and its channels, the first of which is the greedy one."""
     site.daemon.request("POST", "/topic/create", topic=TOPIC)
-    site.daemon.request("POST", "/channel/create", topic=TOPIC, channel=CHANNEL)
+    for number in range(channels):
+        name = f"{CHANNEL}_{number}" if number else CHANNEL
+        site.daemon.request("POST", "/channel/create", topic=TOPIC, channel=name)
 
 
 def connect_greedy(address: tuple[str, int], settings: dict[str, object]) -> socket.socket:

@@ -4,7 +4,7 @@ import contextlib
 import multiprocessing
 import time
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -12,6 +12,7 @@ from typing import Final
 from bench.daemon_process import Daemon, DaemonError, Setting, Target, running
 from bench.fairness.pinger import PingPlan, ping
 from bench.fairness.row import TOPIC, Row, Site
+from bench.fairness.slow_disk import slow_disk
 from bench.worker_process import WorkerGroup
 
 PING_TOPIC: Final = "quiet"
@@ -55,9 +56,19 @@ def measure(row: Row, target: Target, scale: Scale) -> Delays:
         LoadError: it refuses the pinger or the load.
         SkippedError: the row needs another daemon.
     """
-    if not target.is_startable and (row.flags or row.seed or row.needs_libc):
+    if not target.is_startable and (row.flags or row.seed or row.has_slow_disk):
         raise SkippedError("it needs a daemon that is started for it")
-    setting = Setting(seed=row.seed and row.seed(scale.size(row)))
+    if not row.has_slow_disk:
+        return _measure_on(row, target, scale, {})
+    with slow_disk() as disk:
+        delays = _measure_on(row, target, scale, disk.environment)
+        if not disk.has_delayed():
+            raise SkippedError("its writes do not go through the C library")
+        return delays
+
+
+def _measure_on(row: Row, target: Target, scale: Scale, environment: Mapping[str, str]) -> Delays:
+    setting = Setting(environment, row.seed and row.seed(scale.size(row)))
     with running(target, row.flags, setting) as daemon, _cleaned(target, daemon):
         return _measure(row, Site(daemon, scale.seconds, scale.size(row)))
 
@@ -66,15 +77,16 @@ def _measure(row: Row, site: Site) -> Delays:
     stop = multiprocessing.get_context("fork").Event()
     most_s = LEAD_S + LOAD_TIMEOUT_S + TAIL_S
     plan = PingPlan(site.daemon.tcp, PING_TOPIC, most_s, stop)
+    jobs = [partial(load, site) for load in (row.load, row.beside) if load is not None]
     # The load prepares before the pinger is there, which then has only the load to wait for.
-    with WorkerGroup([partial(row.load, site)]) as load:
-        load.wait_ready(PREPARE_TIMEOUT_S)
+    with WorkerGroup(jobs) as loads:
+        loads.wait_ready(PREPARE_TIMEOUT_S)
         with WorkerGroup([partial(ping, plan)]) as pinger:
             pinger.wait_ready()
             pinger.go()
             time.sleep(LEAD_S)
-            load.go()
-            done = load.results(LOAD_TIMEOUT_S)[0]
+            loads.go()
+            done = loads.results(LOAD_TIMEOUT_S)[0]
             time.sleep(TAIL_S)
             stop.set()
             pings = pinger.results(LOAD_TIMEOUT_S)[0]

@@ -32,7 +32,8 @@ class Row:
     Attributes:
         size: what `Site.size` will be; `quick_size` with --quick.
         seed: makes, of the size, what puts files into the data directory before the start.
-        needs_libc: the row works only on a daemon whose writes go through the C library.
+        beside: another load, in a process of its own.
+        has_slow_disk: each write to the greedy topic's files takes 200 ms.
         is_ours_only: the row uses flags that nsqd in Go does not have.
     """
 
@@ -43,5 +44,6 @@ class Row:
     size: int = 0
     quick_size: int = 0
     seed: Callable[[int], Callable[[Path], None]] | None = None
-    needs_libc: bool = False
+    beside: Load | None = None
+    has_slow_disk: bool = False
     is_ours_only: bool = False

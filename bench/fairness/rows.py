@@ -5,6 +5,7 @@ import time
 from typing import Final
 
 from bench import wire
+from bench.fairness import backlogs, crowds, http_loads, tls_loads, topics
 from bench.fairness.floods import (
     SNAPPY_EMPTY_CHUNK,
     SNAPPY_HEADER,
@@ -62,11 +63,9 @@ _FLOODS: Final = (
     Row("pub-mixed", "floods PUB of 1 MB, 10 KB and 10 B", Flood(_MIXED, unit_commands=1002)),
     Row("mpub", "floods MPUB of 200 x 200 B", Flood(wire.mpub_command(TOPIC, b"x" * 200, 200))),
     Row(
-        *(
-            "mpub-million",
-            "MPUBs of a million 1-byte messages, one after another",
-            publish_large_mpubs,
-        ),
+        "mpub-million",
+        "MPUBs of a million 1-byte messages, one after another",
+        publish_large_mpubs,
         size=1_000_000,
         quick_size=50_000,
     ),
@@ -87,7 +86,183 @@ _FLOODS: Final = (
     ),
 )
 
-ROWS: Final = (Row(IDLE, "nobody else is there", _be_idle), *_FLOODS)
+_MPUB: Final = wire.mpub_command(TOPIC, _SMALL, 200)
+_TLS: Final = tls_loads.SETTINGS
+_DISK: Final = ("--mem-queue-size=0",)
+_IN_MEMORY: Final = ("--mem-queue-size=6000000",)
+_LARGE_RDY: Final = (*_IN_MEMORY, "--max-rdy-count=2000000")
+_DEBUG: Final = ("--log-level=debug",)
+
+_TRAFFIC: Final = (
+    Row("fanout", "floods MPUB into 20 channels", Flood(_MPUB, unit_commands=200, channels=20)),
+    Row(
+        *("hot", "one consumer and one MPUB flood of one topic", crowds.consume_together),
+        size=1,
+        quick_size=1,
+        beside=Flood(_MPUB),
+    ),
+    Row(
+        *("consumers", "1,000 consumers and one MPUB flood of one topic", crowds.consume_together),
+        size=1000,
+        quick_size=50,
+        beside=Flood(_MPUB),
+    ),
+    Row(
+        *("slow-readers", "50 consumers of 100 KB read a few hundred KB/s", crowds.read_slowly),
+        size=50,
+        quick_size=5,
+    ),
+    Row(
+        *("requeue", "a consumer requeues all it gets", backlogs.requeue_all),
+        flags=_IN_MEMORY,
+        size=100_000,
+        quick_size=5_000,
+    ),
+    Row(
+        *("consume-disk", "consumes a million messages on disk", backlogs.consume_backlog),
+        flags=_DISK,
+        size=1_000_000,
+        quick_size=10_000,
+    ),
+    Row(
+        *("tls-nop", "floods NOP over TLS", Flood(b"NOP\n", settings=_TLS)),
+        flags=tls_loads.FLAGS,
+        seed=tls_loads.seed_certificate,
+    ),
+    Row(
+        *("tls-pub", "floods PUB of 10 B over TLS", Flood(_PUB, settings=_TLS)),
+        flags=tls_loads.FLAGS,
+        seed=tls_loads.seed_certificate,
+    ),
+    Row(
+        *("tls-connect", "connects with TLS, again and again", tls_loads.shake_hands),
+        flags=tls_loads.FLAGS,
+        seed=tls_loads.seed_certificate,
+    ),
+    Row("debug-nop", "floods NOP, DEBUG logging", Flood(b"NOP\n"), flags=_DEBUG),
+    Row("debug-pub", "floods PUB of 10 B, DEBUG logging", Flood(_PUB), flags=_DEBUG),
+    Row(
+        *("retain", "floods MPUB of 200 x 10 B that are archived", Flood(_MPUB, unit_commands=200)),
+        flags=("--retain-bytes=1000000000",),
+        is_ours_only=True,
+    ),
+    Row(
+        *("drop-oldest", "floods PUB of 10 B over --max-depth", Flood(_PUB)),
+        flags=("--max-depth=100000", "--max-depth-policy=drop-oldest"),
+        is_ours_only=True,
+    ),
+    Row(
+        *("slow-disk", "floods PUB; each write to its queue takes 200 ms", Flood(_PUB)),
+        flags=_DISK,
+        has_slow_disk=True,
+    ),
+)
+
+_MOMENTS: Final = (
+    Row(
+        *("timeout-500k", "500,000 in flight time out", backlogs.time_out, _LARGE_RDY),
+        size=500_000,
+        quick_size=5_000,
+    ),
+    Row(
+        *("timeout-1m", "1,000,000 in flight time out", backlogs.time_out, _LARGE_RDY),
+        size=1_000_000,
+        quick_size=5_000,
+    ),
+    Row(
+        *("deferred", "1,000,000 deferred messages come due", backlogs.come_due, _IN_MEMORY),
+        size=1_000_000,
+        quick_size=5_000,
+    ),
+    Row(
+        # nsqd in Go forgets the delay of a message that goes to disk.
+        *("deferred-disk", "1,000,000 come due, queues on disk", backlogs.come_due, _DISK),
+        is_ours_only=True,
+        size=1_000_000,
+        quick_size=5_000,
+    ),
+    Row(
+        *("expire", "1,000,000 messages expire", backlogs.expire),
+        flags=(*_IN_MEMORY, "--msg-ttl=4s"),
+        size=1_000_000,
+        quick_size=5_000,
+        is_ours_only=True,
+    ),
+    *(
+        Row(
+            f"{verb}-{where}",
+            f"{verb} a queue of 5,000,000, {where}",
+            backlogs.Request(f"/{noun}/{verb}", channels=channels),
+            flags,
+            size=5_000_000,
+            quick_size=10_000,
+        )
+        for where, noun, channels, flags in (
+            ("memory", "channel", 1, _IN_MEMORY),
+            ("disk", "topic", 0, _DISK),
+        )
+        for verb in ("empty", "delete")
+    ),
+    Row(
+        "unpause",
+        "1,000,000 messages go to 4 channels at once",
+        backlogs.Request("/topic/unpause", channels=4, is_paused=True),
+        _IN_MEMORY,
+        size=1_000_000,
+        quick_size=10_000,
+    ),
+)
+
+_CREATE: Final = (("POST", "/topic/create?topic=new"), ("POST", "/topic/delete?topic=new"))
+_PAUSE: Final = tuple(("POST", f"/topic/{verb}?topic={TOPIC}") for verb in ("pause", "unpause"))
+
+_MANY: Final = (
+    Row(
+        *("reconnect", "1,000 consumers reconnect, again and again", crowds.Reconnect()),
+        size=1000,
+        quick_size=50,
+    ),
+    Row(
+        "reconnect-own",
+        "500 consumers reconnect, each to an ephemeral topic of its own",
+        crowds.Reconnect(has_own_topics=True),
+        size=500,
+        quick_size=20,
+    ),
+    Row(
+        *("new-topics", "PUB to 2,000 new topics", topics.publish_to_new_topics),
+        size=2000,
+        quick_size=50,
+    ),
+    *(
+        Row(name, f"5,000 topics; {text}", load, size=5000, quick_size=100, seed=topics.seed_topics)
+        for name, text, load in (
+            ("topics-idle", "nothing else happens", _be_idle),
+            ("topics-pause", "pauses and unpauses one", http_loads.Requests(_PAUSE)),
+            ("topics-create", "creates and deletes one", http_loads.Requests(_CREATE)),
+            ("topics-stats", "polls /stats", http_loads.Requests((("GET", "/stats?format=json"),))),
+        )
+    ),
+    Row("http-ping", "floods GET /ping, pipelined", http_loads.HttpFlood(http_loads.PING_REQUEST)),
+    Row(
+        "http-pub",
+        "floods POST /pub, pipelined",
+        http_loads.HttpFlood(wire.post_request("greedy", TOPIC, _SMALL)),
+    ),
+    Row(
+        *("http-million", "POST /mpub of a million lines", http_loads.post_large_mpubs),
+        size=1_000_000,
+        quick_size=50_000,
+    ),
+)
+
+ROWS: Final = (
+    Row(IDLE, "nobody else is there", _be_idle),
+    *_FLOODS,
+    *_TRAFFIC,
+    *_MOMENTS,
+    *_MANY,
+)
 
 
 def select_rows(names: str | None) -> list[Row]:
