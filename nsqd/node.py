@@ -29,8 +29,8 @@ class Node:
     tcp_port: int
     http_port: int
     https_port: int
-    # Returns when nsqd.dat holds everything up to the call.
-    persist: Callable[[], Awaitable[None]]
+    # Returns when nsqd.dat holds the topic of that name as it was at the call.
+    persist: Callable[[str], Awaitable[None]]
     registration: Registration
     drain: Drain
     # How late the event loop was: all lags since the start, and the worst of the last minute.

@@ -80,7 +80,7 @@ class AdminRoutes:
             self._broker.delete_topic(topic.name)
         except OSError as error:
             raise internal_error("delete", topic.name, error) from error
-        return self._persisted()
+        return self._persisted(topic.name)
 
     def _empty_topic(self, request: Request) -> Response:
         topic = get_topic(self._broker, get_valid_topic_name(request))
@@ -91,12 +91,14 @@ class AdminRoutes:
         return EMPTY
 
     def _pause_topic(self, request: Request) -> _Reply:
-        get_topic(self._broker, get_argument(request, "topic")).pause()
-        return self._persisted()
+        topic = get_topic(self._broker, get_argument(request, "topic"))
+        topic.pause()
+        return self._persisted(topic.name)
 
     def _unpause_topic(self, request: Request) -> _Reply:
-        get_topic(self._broker, get_argument(request, "topic")).unpause()
-        return self._persisted()
+        topic = get_topic(self._broker, get_argument(request, "topic"))
+        topic.unpause()
+        return self._persisted(topic.name)
 
     def _create_channel(self, request: Request) -> Response:
         topic_name, channel_name = get_names(request)
@@ -127,7 +129,7 @@ class AdminRoutes:
             topic.delete_channel(channel.name)
         except OSError as error:
             raise internal_error("delete", f"{topic.name}:{channel.name}", error) from error
-        return self._persisted()
+        return self._persisted(topic.name)
 
     def _empty_channel(self, request: Request) -> Response:
         topic, channel = get_channel(self._broker, *get_names(request))
@@ -138,22 +140,24 @@ class AdminRoutes:
         return EMPTY
 
     def _pause_channel(self, request: Request) -> _Reply:
-        get_channel(self._broker, *get_names(request))[1].pause()
-        return self._persisted()
+        topic, channel = get_channel(self._broker, *get_names(request))
+        channel.pause()
+        return self._persisted(topic.name)
 
     def _unpause_channel(self, request: Request) -> _Reply:
-        get_channel(self._broker, *get_names(request))[1].unpause()
-        return self._persisted()
+        topic, channel = get_channel(self._broker, *get_names(request))
+        channel.unpause()
+        return self._persisted(topic.name)
 
-    async def _persisted(self) -> Response:
-        await persist(self._node)
+    async def _persisted(self, topic_name: str) -> Response:
+        await persist(self._node, topic_name)
         return EMPTY
 
 
-async def persist(node: Node) -> None:
-    """Wait until nsqd.dat has the change, but not longer than PERSIST_TIMEOUT_S."""
+async def persist(node: Node, topic_name: str) -> None:
+    """Wait until nsqd.dat has a changed topic, but not longer than PERSIST_TIMEOUT_S."""
     try:
         async with asyncio.timeout(PERSIST_TIMEOUT_S):
-            await node.persist()
+            await node.persist(topic_name)
     except TimeoutError:
         logger.warning("HTTP: answered before the change is in nsqd.dat")

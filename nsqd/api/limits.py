@@ -50,7 +50,7 @@ class LimitRoutes:
             raise _invalid("dead_letter_topic_suffix")  # with it, the name would be too long
         self._broker.limits.set(topic, overrides)
         if not topic.is_ephemeral:
-            await persist(self._node)
+            await persist(self._node, topic.name)
         return self._reply(topic)
 
     def _reply(self, topic: Topic) -> Response:

@@ -50,6 +50,16 @@ def run_in_turn(works: Sequence[Work]) -> list[OSError]:
     return errors
 
 
+def make_record(topic: Topic) -> TopicRecord:
+    """Return a topic as nsqd.dat has it, with its channels that are not ephemeral."""
+    channels = tuple(
+        ChannelRecord(channel.name, channel.is_paused)
+        for channel in topic.channels.values()
+        if not channel.is_ephemeral
+    )
+    return TopicRecord(topic.name, topic.is_paused, channels, topic.limit_overrides)
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
     """The options that the broker obeys or hands on."""
@@ -189,20 +199,7 @@ class Broker:
 
     def records(self) -> list[TopicRecord]:
         """Return the content of nsqd.dat: all topics and channels that are not ephemeral."""
-        return [
-            TopicRecord(
-                topic.name,
-                topic.is_paused,
-                tuple(
-                    ChannelRecord(channel.name, channel.is_paused)
-                    for channel in topic.channels.values()
-                    if not channel.is_ephemeral
-                ),
-                topic.limit_overrides,
-            )
-            for topic in self.topics.values()
-            if not topic.is_ephemeral
-        ]
+        return [make_record(topic) for topic in self.topics.values() if not topic.is_ephemeral]
 
     def close(
         self, run_all: Callable[[Sequence[Work]], list[OSError]] = run_in_turn

@@ -7,7 +7,7 @@ it: they are found by their files.
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,11 +44,17 @@ class TopicRecord:
 
 def encode(topics: Iterable[TopicRecord], version: str) -> bytes:
     """Return the text of nsqd.dat, in the Go daemon's shape: compact, null for an empty list."""
-    content = {"topics": [_encode_topic(topic) for topic in topics] or None, "version": version}
-    return json.dumps(content, separators=(",", ":")).encode()
+    return join([encode_topic(topic) for topic in topics], version)
 
 
-def _encode_topic(topic: TopicRecord) -> dict[str, object]:
+def join(encoded_topics: Sequence[bytes], version: str) -> bytes:
+    """Return the text of nsqd.dat, made of the texts of its topics."""
+    topics = b"[%s]" % b",".join(encoded_topics) if encoded_topics else b"null"
+    return b'{"topics":%s,"version":%s}' % (topics, json.dumps(version).encode())
+
+
+def encode_topic(topic: TopicRecord) -> bytes:
+    """Return the part of nsqd.dat that is about one topic."""
     members: dict[str, object] = {
         "name": topic.name,
         "paused": topic.is_paused,
@@ -60,7 +66,7 @@ def _encode_topic(topic: TopicRecord) -> dict[str, object]:
     limits = topic.limits.to_json()
     if limits:
         members["limits"] = limits  # the Go daemon ignores it
-    return members
+    return json.dumps(members, separators=(",", ":")).encode()
 
 
 def decode(text: bytes) -> list[TopicRecord]:

@@ -266,7 +266,7 @@ class TestTopics:
         self, nsqd: RunningDaemon, http: HttpClient, tmp_path: Path
     ) -> None:
         await http.post("/topic/create?topic=t")
-        await nsqd.daemon.metadata.persist()
+        await nsqd.daemon.metadata.persist("t")
 
         await http.post("/topic/delete?topic=t")
 
