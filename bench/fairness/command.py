@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
     seconds = options.seconds or (QUICK_SECONDS if options.quick else SECONDS)
     allow_open_files()
     end_on_sigterm()
-    run = _Run(rows, targets, Scale(seconds, is_quick=options.quick))
+    run = _Run(rows, targets, Scale(seconds, options.quick, options.deliver))
     is_interrupted = False
     try:
         run.measure_all(options.rounds)
@@ -86,6 +86,7 @@ def main(arguments: Sequence[str]) -> int:
             "rounds": options.rounds,
             "seconds": seconds,
             "quick": options.quick,
+            "deliver": options.deliver,
             "interrupted": is_interrupted,
         }
         options.json.write_text(as_json(run.reports, targets, settings))
@@ -108,6 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--ours", metavar="DAEMON", help="the first daemon, instead of this repository's")
     add("--rounds", type=positive, default=1, metavar="N", help="measure each row N times")
     add("--seconds", type=positive_seconds, metavar="S", help=f"of a flood (default {SECONDS:g})")
+    add("--deliver", action="store_true", help="a ping waits for its message, not only for its OK")
     add("--quick", action="store_true", help="short floods and small numbers, as a smoke test")
     add("--json", type=Path, metavar="FILE", help="write everything there")
     return parser

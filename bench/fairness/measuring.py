@@ -30,10 +30,15 @@ class SkippedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much: the seconds a flood lasts, and whether sizes are the quick ones."""
+    """How much: the seconds a flood lasts, and whether sizes are the quick ones.
+
+    Attributes:
+        is_delivered: a ping ends with the delivery of its message, not with its OK.
+    """
 
     seconds: float
     is_quick: bool
+    is_delivered: bool = False
 
     def size(self, row: Row) -> int:
         return row.quick_size if self.is_quick else row.size
@@ -70,13 +75,14 @@ def measure(row: Row, target: Target, scale: Scale) -> Delays:
 def _measure_on(row: Row, target: Target, scale: Scale, environment: Mapping[str, str]) -> Delays:
     setting = Setting(environment, row.seed and row.seed(scale.size(row)))
     with running(target, row.flags, setting) as daemon, _cleaned(target, daemon):
-        return _measure(row, Site(daemon, scale.seconds, scale.size(row)))
+        site = Site(daemon, scale.seconds, scale.size(row))
+        return _measure(row, site, is_delivered=scale.is_delivered)
 
 
-def _measure(row: Row, site: Site) -> Delays:
+def _measure(row: Row, site: Site, *, is_delivered: bool) -> Delays:
     stop = multiprocessing.get_context("fork").Event()
     most_s = LEAD_S + LOAD_TIMEOUT_S + TAIL_S
-    plan = PingPlan(site.daemon.tcp, PING_TOPIC, most_s, stop)
+    plan = PingPlan(site.daemon.tcp, PING_TOPIC, most_s, stop, is_delivered)
     jobs = [partial(load, site) for load in (row.load, row.beside) if load is not None]
     # The load prepares before the pinger is there, which then has only the load to wait for.
     with WorkerGroup(jobs) as loads:

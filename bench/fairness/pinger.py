@@ -1,5 +1,7 @@
 """The client that measures: a PUB every millisecond on a topic of its own, waiting for each OK.
 
+Or, if so planned, for the message as well, which it also consumes.
+
 The schedule is fixed. While one answer is outstanding, the pings that fall due are not sent; each
 counts as if it had been sent in time and answered together with the outstanding one. So a daemon
 that holds the pinger for a second has a thousand late pings, not one (coordinated omission).
@@ -32,12 +34,17 @@ MOST_WAIT_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class PingPlan:
-    """Ping the daemon at `address` until `stop` is set, or for `most_seconds`."""
+    """Ping the daemon at `address` until `stop` is set, or for `most_seconds`.
+
+    Attributes:
+        is_delivered: a ping ends when its message came back on a channel of the topic.
+    """
 
     address: tuple[str, int]
     topic: str
     most_seconds: float
     stop: Event
+    is_delivered: bool = False
 
 
 def ping(plan: PingPlan, start: Start) -> LoadResult:
@@ -46,13 +53,12 @@ def ping(plan: PingPlan, start: Start) -> LoadResult:
     Raises:
         LoadError: the daemon refuses a publish, closes the connection, or does not answer.
     """
-    command = wire.pub_command(plan.topic, BODY)
-    with _undisturbed(), wire.connect_publisher(plan.address) as sock:
-        block_with_timeout(sock, MOST_WAIT_S)
+    with _undisturbed(), contextlib.ExitStack() as stack:
+        pinger = _Pinger(plan, stack)
         for _ in range(10):  # the first one makes the topic
-            _publish(sock, command)
+            pinger.ping()
         start()
-        return _ping(plan, sock, command)
+        return _ping(plan, pinger)
 
 
 @contextlib.contextmanager
@@ -69,7 +75,7 @@ def _undisturbed() -> Iterator[None]:
         os.sched_setscheduler(0, policy, parameters)
 
 
-def _ping(plan: PingPlan, sock: socket.socket, command: bytes) -> LoadResult:
+def _ping(plan: PingPlan, pinger: "_Pinger") -> LoadResult:
     delays: array[int] = array("q")
     cpu_s = time.process_time()
     begin_ns = due_ns = time.monotonic_ns()
@@ -78,7 +84,7 @@ def _ping(plan: PingPlan, sock: socket.socket, command: bytes) -> LoadResult:
         early_ns = due_ns - time.monotonic_ns()
         if early_ns > 0:
             time.sleep(early_ns / 1e9)
-        _publish(sock, command)
+        pinger.ping()
         now_ns = time.monotonic_ns()
         while due_ns <= now_ns:
             delays.append(now_ns - due_ns)
@@ -88,13 +94,46 @@ def _ping(plan: PingPlan, sock: socket.socket, command: bytes) -> LoadResult:
     )
 
 
-def _publish(sock: socket.socket, command: bytes) -> None:
+class _Pinger:
+    """The connections of the pinger: one that publishes, and one that consumes if so planned."""
+
+    def __init__(self, plan: PingPlan, stack: contextlib.ExitStack) -> None:
+        self._command = wire.pub_command(plan.topic, BODY)
+        self._publisher = stack.enter_context(wire.connect_publisher(plan.address))
+        block_with_timeout(self._publisher, MOST_WAIT_S)
+        self._consumer: socket.socket | None = None
+        if plan.is_delivered:
+            # Without a buffer: nsqd in Go would hold a lone message back for a quarter of a second.
+            settings: dict[str, object] = {"heartbeat_interval": 60_000, "output_buffer_size": -1}
+            consumer = stack.enter_context(wire.connect(plan.address))
+            block_with_timeout(consumer, MOST_WAIT_S)
+            consumer.sendall(wire.MAGIC + wire.identify_command(settings))
+            wire.expect(consumer, wire.OK_FRAME)
+            consumer.sendall(f"SUB {plan.topic} quiet\n".encode())
+            wire.expect(consumer, wire.OK_FRAME)
+            consumer.sendall(b"RDY 1\n")
+            self._consumer = consumer
+
+    def ping(self) -> None:
+        """Publish, and wait for the answer and perhaps the message.
+
+        Raises:
+            LoadError: the daemon refuses, closes the connection, or does not answer.
+        """
+        self._publisher.sendall(self._command)
+        answer = _read(self._publisher, len(wire.OK_FRAME))
+        if answer != wire.OK_FRAME:
+            raise LoadError(f"a ping was answered with {wire.describe(answer)}")
+        if self._consumer is not None:
+            message = _read(self._consumer, wire.BODY_OFFSET + len(BODY))
+            self._consumer.sendall(b"FIN %s\n" % message[wire.ID_OFFSET : wire.BODY_OFFSET])
+
+
+def _read(sock: socket.socket, size: int) -> bytes:
     try:
-        sock.sendall(command)
-        answer = sock.recv(len(wire.OK_FRAME))
-        while answer and len(answer) < len(wire.OK_FRAME):
-            answer += sock.recv(len(wire.OK_FRAME) - len(answer))
+        data = sock.recv(size)
+        while data and len(data) < size:
+            data += sock.recv(size - len(data))
     except BlockingIOError as error:
         raise LoadError(f"the pinger had no answer for {MOST_WAIT_S:.0f} s") from error
-    if answer != wire.OK_FRAME:
-        raise LoadError(f"a ping was answered with {wire.describe(answer)}")
+    return data

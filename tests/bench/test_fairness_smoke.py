@@ -55,3 +55,21 @@ def test_unknown_row_is_refused() -> None:
 
     assert process.returncode == 2
     assert "frobnicate" in process.stderr
+
+
+def test_pings_can_wait_for_their_delivery(tmp_path: Path) -> None:
+    status, output, document = run_fairness(tmp_path, "--quick", "--deliver", "--rows", "rdy")
+
+    assert status == 0, output
+    assert document["settings"]["deliver"]
+    assert all(row["pings"]["ours"] > 100 for row in document["rows"])
+
+
+def test_backlogs_and_crowds_are_played_whole(tmp_path: Path) -> None:
+    rows = "timeout-1m,deferred,empty-memory,delete-disk,unpause,reconnect,new-topics,topics-create"
+
+    status, output, document = run_fairness(tmp_path, "--quick", "--rows", rows)
+
+    assert status == 0, output
+    assert {row["name"] for row in document["rows"]} == {"idle", *rows.split(",")}
+    assert all(row["errors"] == [] for row in document["rows"])
