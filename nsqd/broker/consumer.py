@@ -174,8 +174,10 @@ class Consumers:
 
     def explain_one(self, message_id: bytes) -> str:
         """Return why a consumer may not answer this message."""
-        [(_, reason)] = self.explain([message_id])
-        return reason
+        for consumer in self._all():  # 40 ns for each
+            if message_id in consumer.in_flight.entries:
+                return NOT_OWNER
+        return NOT_IN_FLIGHT
 
     def drop_in_flight(self) -> None:
         """Forget all messages in flight, and with them the consumers that have left."""

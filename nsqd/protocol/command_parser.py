@@ -16,7 +16,7 @@ The order of the checks is nsqd's: the first that fails is the error that the cl
 
 from collections.abc import Callable
 from struct import Struct
-from typing import ClassVar
+from typing import ClassVar, NoReturn
 
 from nsqd.protocol import command_lines
 from nsqd.protocol.command_lines import MESSAGE_ID_BYTES, WHOLE_LINE_READERS, CommandLimits
@@ -29,6 +29,7 @@ from nsqd.protocol.commands import (
     Identify,
     MultiPublish,
     MultiPublishBegun,
+    Progress,
     Publish,
 )
 from nsqd.protocol.errors import ErrorCode, FatalClientError
@@ -41,10 +42,15 @@ MAX_LINE_BYTES = 16384  # with its LF; nsqd's read buffer
 # read in vain, so the distance doubles with each run found, and falls back to the minimum when
 # there is none: looking ahead never costs more than a few times the runs it has found.
 MIN_RUN_COUNT = 8
-MAX_FINISH_RUN = 4096
+# A run is at most this long: its commands take about a millisecond.
+MAX_RUN_COUNT = 1024
 MAX_RUN_BYTES = 128 * 1024
+# So many messages of an MPUB are read at once.
+MAX_MPUB_PART_COUNT = 4096
 # The smallest message of an MPUB: its size and one byte.
 _MIN_MPUB_MESSAGE_BYTES = SIZE_BYTES + 1
+
+_PROGRESS = Progress()
 
 unpack_size = Struct(">i").unpack_from
 
@@ -154,39 +160,44 @@ class CommandParser:
     def next_command(self) -> Command | None:
         """Return the next command, None if that takes more bytes.
 
+        A call takes less than a millisecond: it returns `Progress` instead of the whole of a long
+        MPUB.
+
         Raises:
             FatalClientError: with the code and text for the client.
             LineTooLongError: the connection is to be closed without a word.
         """
-        while self._position < len(self._data):
+        if self.has_more:
             try:
                 command = self._read_next()
             except _Incomplete as incomplete:
-                self._wait(incomplete)
-                return None
-            if type(command) is not MultiPublishBegun:
-                self.is_dragging = False
-            if command is not None:
+                rest = self._data[self._position :] if self._position else self._data
+                self._parts.append(rest)
+                self._part_bytes = len(rest)
+                self._needed = incomplete.needed
+                self._waiting = incomplete.with_traceback(None)  # whose frames hold the chunk
+            else:
+                if self._mpub is None and type(command) is not MultiPublishBegun:
+                    self.is_dragging = False
                 return command
         self._data = b""
         self._position = 0
         return None
 
-    def _wait(self, incomplete: _Incomplete) -> None:
-        rest = self._data[self._position :] if self._position else self._data
-        self._parts.append(rest)
-        self._part_bytes = len(rest)
-        self._needed = incomplete.needed
-        self._waiting = incomplete.with_traceback(None)  # whose frames hold the chunk
-        self._data = b""
-        self._position = 0
+    @property
+    def has_more(self) -> bool:
+        """Whether `next_command` may have something to return without further bytes."""
+        if self._position < len(self._data):
+            return True
+        # A long MPUB may have been left where the bytes end.
+        return self._mpub is not None and not self._parts
 
     def _done(self, position: int) -> None:
         self._position = position
         self._waiting = None
 
-    def _read_next(self) -> Command | None:
-        """Read a run or one command; None for a command that is ignored."""
+    def _read_next(self) -> Command:
+        """Read a run, one command, or a part of a long one."""
         data = self._data
         position = self._position
         if self._mpub is not None:
@@ -201,7 +212,7 @@ class CommandParser:
             return self._start_mpub(position + len(self._mpub_line))
         return self._read_by_line()
 
-    def _read_by_line(self) -> Command | None:
+    def _read_by_line(self) -> Command:
         data = self._data
         position = self._position
         end = data.find(b"\n", position, position + MAX_LINE_BYTES)
@@ -215,7 +226,7 @@ class CommandParser:
         verb = words[0]
         if not self.admission.admits(verb):
             self._done(end + 1)
-            return None
+            return _PROGRESS
         read_line = WHOLE_LINE_READERS.get(verb)
         if read_line is not None:
             command = read_line(words, self._limits)
@@ -295,7 +306,7 @@ class CommandParser:
         data = self._data
         position = self._position
         stride = self._pub_stride
-        maximum = MAX_RUN_BYTES // stride
+        maximum = min(MAX_RUN_COUNT, MAX_RUN_BYTES // stride)
         count = min((len(data) - position) // stride, self._pub_run_count, maximum)
         if count > 1 and data.startswith(self._pub_start, position):
             bodies = split_publishes(data, position, self._pub_start, self._pub_size, count)
@@ -310,7 +321,7 @@ class CommandParser:
         bodies, position = read_sized(
             *(data, self._position, len(data)),
             line=line,
-            max_count=len(data),
+            max_count=MAX_RUN_COUNT - 1,
             max_size=self._limits.max_msg_size,
         )
         self._done(position)
@@ -323,7 +334,7 @@ class CommandParser:
         self._pub_size = size
         self._pub_stride = len(self._pub_start) + size
 
-    def _start_mpub(self, position: int) -> MultiPublish:
+    def _start_mpub(self, position: int) -> MultiPublish | Progress:
         code = ErrorCode.E_BAD_BODY
         size = self._read_size(position, code, "MPUB failed to read body size")
         maximum = self._limits.max_body_size
@@ -340,32 +351,34 @@ class CommandParser:
         self._done(position + SIZE_BYTES)
         return self._continue_mpub(self._mpub)
 
-    def _continue_mpub(self, mpub: _OpenMpub) -> MultiPublish:
-        """Read messages of an MPUB; its extent follows from count and sizes, not its outer size."""
+    def _continue_mpub(self, mpub: _OpenMpub) -> MultiPublish | Progress:
+        """Read some messages of an MPUB.
+
+        Its extent follows from the count and the sizes of its messages, not from its outer size.
+        """
         data = self._data
         start = self._position
-        max_size = self._limits.max_msg_size
         end = min(len(data), start + mpub.room_bytes)
-        bodies = split_equal(data, start, end, max_count=mpub.remaining, max_size=max_size)
+        max_count = min(mpub.remaining, MAX_MPUB_PART_COUNT)
+        max_size = self._limits.max_msg_size
+        bodies = split_equal(data, start, end, max_count=max_count, max_size=max_size)
         if bodies:
-            read_bytes = len(bodies) * (SIZE_BYTES + len(bodies[0]))
-            mpub.add(bodies, read_bytes)
-            self._done(start + read_bytes)
-        while mpub.remaining:
-            start = self._position
-            end = min(len(data), start + mpub.room_bytes)
+            position = start + len(bodies) * (SIZE_BYTES + len(bodies[0]))
+        else:
             bodies, position = read_sized(
-                *(data, start, end), line=b"", max_count=mpub.remaining, max_size=max_size
+                *(data, start, end), line=b"", max_count=max_count, max_size=max_size
             )
-            mpub.add(bodies, position - start)
-            self._done(position)
-            if mpub.remaining:
-                message = self._read_mpub_message(len(mpub.bodies), mpub.room_bytes)
-                mpub.add([message], SIZE_BYTES + len(message))
+        if not bodies:
+            self._refuse_mpub_message(len(mpub.bodies), mpub.room_bytes)
+        mpub.add(bodies, position - start)
+        self._done(position)
+        if mpub.remaining:
+            return _PROGRESS
         self._mpub = None
         return MultiPublish(mpub.topic, mpub.bodies)
 
-    def _read_mpub_message(self, index: int, room_bytes: int) -> bytes:
+    def _refuse_mpub_message(self, index: int, room_bytes: int) -> NoReturn:
+        """Raise the reason why the next message of an MPUB can't be read."""
         code = ErrorCode.E_BAD_MESSAGE
         position = self._position
         size = self._read_size(position, code, f"MPUB failed to read message({index}) body size")
@@ -380,7 +393,7 @@ class CommandParser:
             extent = maximum - room_bytes + SIZE_BYTES + size
             raise FatalClientError(ErrorCode.E_BAD_BODY, f"MPUB body too big {extent} > {maximum}")
         text = "MPUB failed to read message body"
-        return self._read_bytes(position + SIZE_BYTES, size, code, text)
+        raise _Incomplete(SIZE_BYTES + size, code, text)
 
     def _read_finish_run(self) -> Finish | None:
         """Read FINs in bulk; None if the next command has to be read by its line."""
@@ -391,7 +404,7 @@ class CommandParser:
         if not ids:
             return None
         count = len(ids)
-        self._finish_run_count = min(max(self._finish_run_count, 2 * count), MAX_FINISH_RUN)
+        self._finish_run_count = min(max(self._finish_run_count, 2 * count), MAX_RUN_COUNT)
         self.admission.admits(b"FIN")
         self._done(position + count * FINISH_ROW_BYTES)
         return Finish(ids)

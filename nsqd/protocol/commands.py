@@ -116,6 +116,14 @@ class Nop:
     """NOP."""
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """No command: a part of a long MPUB was read, or a command was skipped, and there may be more.
+
+    The owner of the parser can look at the clock between two of these.
+    """
+
+
 Command: TypeAlias = (
     Publish
     | MultiPublish
@@ -130,6 +138,7 @@ Command: TypeAlias = (
     | Touch
     | StartClose
     | Nop
+    | Progress
 )
 
 

@@ -1,7 +1,4 @@
-"""The errors of clients, as nsqd spells them: codes, the two exceptions, quoting.
-
-    ClientError             answered with an error frame; the connection goes on
-    └── FatalClientError    answered with an error frame; then the connection is closed
+"""The errors of clients, as nsqd spells them: codes, the exception, quoting.
 
 Texts match nsqd byte for byte because clients compare them. Bytes that came from the client go back
 unchanged, even if they are no UTF-8: as text they have the ``surrogateescape`` error handler.
@@ -35,8 +32,8 @@ class ErrorCode(StrEnum):
     E_UNAUTHORIZED = "E_UNAUTHORIZED"
 
 
-class ClientError(Exception):
-    """The client asked for something it cannot have; its connection stays usable."""
+class FatalClientError(Exception):
+    """The client is answered with an error frame, then its connection is closed."""
 
     def __init__(self, code: ErrorCode, text: str | bytes = "") -> None:
         """Make an error of this code and description; without one the code stands alone."""
@@ -48,10 +45,6 @@ class ClientError(Exception):
     def frame_data(self) -> bytes:
         """The data of the error frame."""
         return str(self).encode("utf-8", "surrogateescape")
-
-
-class FatalClientError(ClientError):
-    """As `ClientError`, but the connection is closed once the error frame is sent."""
 
 
 _GO_ESCAPES = {

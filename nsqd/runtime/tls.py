@@ -22,6 +22,8 @@ from typing import Final, cast
 
 # The most plain bytes one TLS record holds.
 _RECORD_BYTES: Final = 16_384
+# So many records are decrypted at once: those of a whole read, unless they are tiny.
+MAX_RECORDS: Final = 128
 _Subject = tuple[tuple[tuple[str, str], ...], ...]
 _OPENSSL_SUITE: Final = re.compile(
     r"(?:(ECDHE-ECDSA|ECDHE-RSA|DHE-RSA)-)?"
@@ -102,8 +104,8 @@ class TlsCodec:
     handshake, an alert, a key update.
     """
 
-    __slots__ = ("_incoming", "_object", "_outgoing", "handshake_done", "is_peer_closed",
-                 "peer_common_name")  # fmt: skip
+    __slots__ = ("_incoming", "_object", "_outgoing", "handshake_done", "has_pending",
+                 "is_peer_closed", "peer_common_name")  # fmt: skip
 
     def __init__(self, context: ssl.SSLContext) -> None:
         """Wait for a ClientHello."""
@@ -111,6 +113,8 @@ class TlsCodec:
         self._outgoing = ssl.MemoryBIO()
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self.handshake_done = False
+        # Whether `feed` would return more without further ciphertext.
+        self.has_pending = False
         # The peer said that it will send no more; it may still read.
         self.is_peer_closed = False
         # Of the client's certificate; "" before the handshake, and if none was asked for.
@@ -118,6 +122,10 @@ class TlsCodec:
 
     def feed(self, data: bytes) -> bytes:
         """Take ciphertext and return the plaintext that it completes; none during the handshake.
+
+        Args:
+            data: may hold thousands of tiny records: those beyond MAX_RECORDS are left pending.
+                Empty to go on with them.
 
         Raises:
             ssl.SSLError: the peer broke the protocol or was refused; the codec is of no use any
@@ -131,10 +139,13 @@ class TlsCodec:
         try:
             while piece := self._object.read(_RECORD_BYTES):
                 pieces.append(piece)
+                if len(pieces) == MAX_RECORDS:
+                    break
         except ssl.SSLWantReadError:
             pass
         else:
-            self.is_peer_closed = True
+            self.is_peer_closed = not piece
+        self.has_pending = len(pieces) == MAX_RECORDS
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def encode(self, plaintext: bytes) -> bytes:

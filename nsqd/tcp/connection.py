@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from functools import partial
 from ssl import SSLContext, SSLError
+from time import perf_counter as clock
 from typing import Final, cast
 
 from nsqd.broker.broker import Broker
@@ -25,10 +25,11 @@ from nsqd.protocol.command_lines import CommandLimits
 from nsqd.protocol.command_parser import MAGIC, CommandParser, LineTooLongError
 from nsqd.protocol.commands import Admission, ClientState
 from nsqd.protocol.compression import CompressionError
-from nsqd.protocol.errors import ClientError, ErrorCode, FatalClientError
+from nsqd.protocol.errors import ErrorCode, FatalClientError
 from nsqd.protocol.frames import FrameType, encode_frame, encode_messages
 from nsqd.protocol.identify import ClientSettings, IdentifyLimits
 from nsqd.runtime.listen import format_address, tune
+from nsqd.runtime.turns import running_turns
 from nsqd.tcp import handlers
 from nsqd.tcp.auth import AuthServers, ClientAuth
 from nsqd.tcp.handlers import HANDLERS, Replies, failed_error
@@ -43,6 +44,8 @@ LINGER_S = 1.0
 TLS_HANDSHAKE_S = 5.0
 # With more bytes than this unsent, a consumer is not given messages.
 WRITE_BUFFER_HIGH_BYTES = 256 * 1024
+# uvloop's buffer. libuv reads on in the same turn after a read that has filled it.
+FULL_READ_BYTES = 256_000
 # A deadline this near counts as reached: the second heartbeat and the deadline are one moment.
 DEADLINE_SLACK_S = 0.05
 
@@ -77,6 +80,8 @@ class Phase(Enum):
 
 # CPython 3.11 takes 0.1 us to find a member in its Enum, and this one is needed for each command.
 _OPEN: Final = Phase.OPEN
+_TURN: Final = PauseReason.TURN
+_UNLOGGED: Final = (commands.MultiPublishBegun, commands.Progress)
 
 
 class Due(Enum):
@@ -191,6 +196,7 @@ class V2Connection(asyncio.Protocol):
             server.commands, Admission(is_tls_missing=server.is_tls_required)
         )
         self._loop = asyncio.get_running_loop()
+        self._turns = running_turns()
         self.deadlines = Deadlines(self._loop, self._on_deadline)
         self._transport: asyncio.Transport
         self._phase = Phase.OPEN
@@ -209,8 +215,8 @@ class V2Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to wait for the magic, unless there are too many connections."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one without saying so
-        self.stream = ClientStream(self._transport, self._receive)
-        self.gate = ReadGate(self._transport, self._loop, partial(self.data_received, b""))
+        self.stream = ClientStream(self._transport, self._take)
+        self.gate = ReadGate(self._transport, self._turns, self._go_on)
         self.replies = Replies(self.stream.write, self.gate, self._on_settled)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH_BYTES)
         self.remote_ip, self.remote_address = _find_peer(self._transport)
@@ -225,18 +231,32 @@ class V2Connection(asyncio.Protocol):
         logger.info("TCP: new client(%s)", self.remote_address)
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes from the socket; none to go on with those that were left for this turn."""
+        """Take bytes from the socket and run their commands, those of a slice at once."""
         if self._phase is not _OPEN:
             return
         try:
-            if self.stream.is_plain:
-                self._receive(data)
+            is_plain = self.stream.is_plain
+            if (
+                is_plain
+                and self._has_shortcut
+                and (publish := self.parser.find_lone_publish(data)) is not None
+            ):
+                handlers.publish(self, publish)
+                self.replies.flush()
             else:
-                self.stream.feed(data)
+                if is_plain:
+                    self._take(data)
+                else:
+                    self.stream.feed(data)
+                # libuv would read up to 31 times more in this turn after a full read.
+                if self._run_slice() or len(data) >= FULL_READ_BYTES:
+                    self.gate.pause(_TURN)
         except Exception as error:  # noqa: BLE001 - any error of one client ends that client only
             self._give_up(error)
-        if not self.stream.is_plain:
-            self.gate.set_turn(is_needed=self.stream.has_pending)
+        if not self.parser.is_dragging:  # as in nsqd, a command has the time of two heartbeats
+            self.deadlines.heard_at = self._loop.time()
+        if self.server.on_read is not None:
+            self.server.on_read()
 
     def eof_received(self) -> bool:
         """Answer a client that stops in the middle of a body; False lets the transport close."""
@@ -298,8 +318,8 @@ class V2Connection(asyncio.Protocol):
 
     # --- commands
 
-    def _receive(self, data: bytes) -> None:
-        """Run the commands in bytes that are decrypted and decompressed."""
+    def _take(self, data: bytes) -> None:
+        """Hand bytes that are decrypted and decompressed to the parser, those after the magic."""
         if self._magic is not None:
             self._magic += data
             if len(self._magic) < len(MAGIC):
@@ -309,19 +329,38 @@ class V2Connection(asyncio.Protocol):
             data = self._magic[len(MAGIC) :]
             self._magic = None
             self.deadlines.start_heartbeats(self.settings.heartbeat_interval_ms)
-        if self._has_shortcut and (publish := self.parser.find_lone_publish(data)) is not None:
-            handlers.publish(self, publish)
-            self.replies.flush()
-        else:
-            self.parser.feed(data)
-            self._run_commands()
-        if not self.parser.is_dragging:  # as in nsqd, a command has the time of two heartbeats
-            self.deadlines.heard_at = self._loop.time()
-        if self.server.on_read is not None:
-            self.server.on_read()
+        self.parser.feed(data)
 
-    def _run_commands(self) -> None:
-        """Run the commands that are there, up to one that has to wait; reply in one write."""
+    def _go_on(self) -> bool:
+        """Run the next slice of a read; return whether commands are left."""
+        if self._phase is not _OPEN:
+            return False
+        try:
+            is_left = self._run_slice()
+        except Exception as error:  # noqa: BLE001 - any error of one client ends that client only
+            self._give_up(error)
+            return False
+        if not self.parser.is_dragging:
+            self.deadlines.heard_at = self._loop.time()
+        return is_left
+
+    def _run_slice(self) -> bool:
+        """Run commands until the slice ends, or one has to wait; return whether some are left."""
+        end = self._turns.slice_end()
+        parser = self.parser
+        stream = self.stream
+        while self._parked is None and self._phase is _OPEN:
+            if not parser.has_more:
+                if not stream.has_pending:
+                    return False
+                stream.feed(b"")
+            self._run_commands(end)
+            if clock() >= end:
+                break
+        return parser.has_more or stream.has_pending
+
+    def _run_commands(self, end: float) -> None:
+        """Run the commands that are there until the slice ends; reply in one write."""
         next_command = self.parser.next_command
         is_logged = logger.isEnabledFor(logging.DEBUG)
         has_rights = self.auth.state is not None
@@ -330,13 +369,15 @@ class V2Connection(asyncio.Protocol):
                 command = next_command()
                 if command is None:
                     break
-                if is_logged and not isinstance(command, commands.MultiPublishBegun):
+                if is_logged and type(command) not in _UNLOGGED:
                     text = commands.describe(command)
                     logger.debug("PROTOCOL(V2): [%s] %s", self.remote_address, text)
                 if has_rights and handlers.must_renew_rights(self, command):
                     handlers.ask_auth_server(self, command)
                 else:
                     self.run(command)
+                if clock() >= end:
+                    break
         finally:
             self.replies.flush()
 
@@ -346,12 +387,7 @@ class V2Connection(asyncio.Protocol):
         Raises:
             FatalClientError: the connection is to be closed with this error.
         """
-        try:
-            HANDLERS[type(command)](self, command)
-        except FatalClientError:
-            raise
-        except ClientError as error:
-            self.replies.add(encode_frame(FrameType.ERROR, error.frame_data))
+        HANDLERS[type(command)](self, command)
 
     def park(self, command: commands.Command, reason: PauseReason) -> None:
         """Run no more commands until `proceed`: this one has to wait."""
@@ -373,10 +409,11 @@ class V2Connection(asyncio.Protocol):
         self.deadlines.heard_at = self._loop.time()
         try:
             run(command)
-            self._run_commands()
+            self.replies.flush()
+            if self._run_slice():
+                self.gate.pause(_TURN)
         except Exception as error:  # noqa: BLE001 - any error of one client ends that client only
             self._give_up(error)
-        self.gate.set_turn(is_needed=self.stream.has_pending)
 
     # --- deadlines
 

@@ -2,7 +2,7 @@
 
 A handler gets the connection and the command, changes the broker through its methods, and adds
 its reply to `client.replies`. It raises `FatalClientError` to end the connection with an error
-frame, `ClientError` to answer with one. The parser has checked the command and its admission.
+frame. The parser has checked the command and its admission.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from nsqd.broker.channel import Channel
 from nsqd.broker.consumer import Consumer, Locality
@@ -26,7 +26,7 @@ from nsqd.broker.queue.receipt import Receipt
 from nsqd.protocol import commands, frames
 from nsqd.protocol.commands import ClientState
 from nsqd.protocol.compression import DeflateCodec, SnappyCodec
-from nsqd.protocol.errors import ClientError, ErrorCode, FatalClientError
+from nsqd.protocol.errors import ErrorCode, FatalClientError
 from nsqd.protocol.frames import FrameType, encode_frame
 from nsqd.protocol.identify import negotiate
 from nsqd.tcp.auth import AuthState
@@ -47,6 +47,11 @@ _FAILED_CODES = {
     "DPUB": ErrorCode.E_DPUB_FAILED,
     "SUB": ErrorCode.E_SUB_FAILED,
 }
+
+_ERROR: Final = FrameType.ERROR
+_FIN_FAILED: Final = f"{ErrorCode.E_FIN_FAILED} FIN ".encode()
+_REQ_FAILED: Final = f"{ErrorCode.E_REQ_FAILED} REQ ".encode()
+_TOUCH_FAILED: Final = f"{ErrorCode.E_TOUCH_FAILED} TOUCH ".encode()
 
 
 def failed_error(verb: str, error: Exception) -> FatalClientError:
@@ -200,8 +205,7 @@ def finish(client: "V2Connection", command: commands.Finish) -> None:
     """Finish messages; each that is not in flight is answered with an error."""
     channel, consumer = _subscription(client)
     for message_id, reason in channel.finish(consumer, command.ids):
-        error = _message_error("FIN", ErrorCode.E_FIN_FAILED, message_id, reason)
-        client.replies.add(encode_frame(FrameType.ERROR, error.frame_data))
+        client.replies.add(_refusal(_FIN_FAILED, message_id, reason))
 
 
 def requeue(client: "V2Connection", command: commands.Requeue) -> None:
@@ -218,22 +222,16 @@ def requeue(client: "V2Connection", command: commands.Requeue) -> None:
             *(client.remote_address, command.delay_ms, maximum, delay_ms),
         )
     for message_id, reason in channel.requeue(consumer, [command.message_id], delay_ms / 1000):
-        error = _message_error("REQ", ErrorCode.E_REQ_FAILED, message_id, reason)
-        client.replies.add(encode_frame(FrameType.ERROR, error.frame_data))
+        client.replies.add(_refusal(_REQ_FAILED, message_id, reason))
 
 
 def touch(client: "V2Connection", command: commands.Touch) -> None:
-    """Give the consumer more time for a message.
-
-    Raises:
-        ClientError: the message is not in flight at this consumer.
-    """
+    """Give the consumer more time for a message."""
     channel, consumer = _subscription(client)
     try:
         channel.touch(consumer, command.message_id)
     except NotInFlightError as error:
-        code = ErrorCode.E_TOUCH_FAILED
-        raise _message_error("TOUCH", code, command.message_id, str(error)) from error
+        client.replies.add(_refusal(_TOUCH_FAILED, command.message_id, str(error)))
 
 
 def start_close(client: "V2Connection", _command: commands.StartClose) -> None:
@@ -244,7 +242,7 @@ def start_close(client: "V2Connection", _command: commands.StartClose) -> None:
     client.replies.add(frames.CLOSE_WAIT)
 
 
-def ignore(_client: "V2Connection", _command: commands.Nop) -> None:
+def ignore(_client: "V2Connection", _command: commands.Nop | commands.Progress) -> None:
     """Run a NOP: to be heard from is all that it is for."""
 
 
@@ -258,9 +256,12 @@ def _enter_state(client: "V2Connection", state: ClientState) -> None:
     client.parser.admission = replace(client.parser.admission, state=state)
 
 
-def _message_error(verb: str, code: ErrorCode, message_id: bytes, reason: str) -> ClientError:
-    text = verb.encode() + b" " + message_id + b" failed " + reason.encode()
-    return ClientError(code, text)
+def _refusal(what: bytes, message_id: bytes, reason: str) -> bytes:
+    """Return the error frame for a message that is not in flight at the consumer.
+
+    Without an exception, which takes three times as long: a client may name thousands.
+    """
+    return encode_frame(_ERROR, what + message_id + b" failed " + reason.encode())
 
 
 # --- negotiation
@@ -384,6 +385,7 @@ HANDLERS: dict[type, Callable[["V2Connection", Any], None]] = {
     commands.Requeue: requeue,
     commands.Touch: touch,
     commands.Nop: ignore,
+    commands.Progress: ignore,
     commands.Subscribe: subscribe,
     commands.StartClose: start_close,
     commands.Identify: identify,

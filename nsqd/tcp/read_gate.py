@@ -8,6 +8,8 @@ import asyncio
 from collections.abc import Callable
 from enum import Enum, auto
 
+from nsqd.runtime.turns import Turns
+
 
 class PauseReason(Enum):
     """Why a client is not read from."""
@@ -16,36 +18,33 @@ class PauseReason(Enum):
     ORDER = auto()  # an IDENTIFY waits until the replies before it are sent
     DISK = auto()  # too many replies wait for the disk
     UNREAD = auto()  # the client does not read its replies
-    TURN = auto()  # bytes that were read before are left for the next turn of the event loop
+    TURN = auto()  # bytes that were read wait for a later turn of the event loop
 
 
 # The client can't help these: while one of them holds, its silence does not count against it.
-_OURS = frozenset({PauseReason.AUTH, PauseReason.ORDER, PauseReason.DISK})
+_OURS = frozenset({PauseReason.AUTH, PauseReason.ORDER, PauseReason.DISK, PauseReason.TURN})
 _ONLY_TURN = frozenset({PauseReason.TURN})
 
 
 class ReadGate:
     """Keeps the reasons why one client is not read from."""
 
-    __slots__ = ("_loop", "_on_turn", "_transport", "_turn", "reasons")
+    __slots__ = ("_is_in_line", "_on_turn", "_transport", "_turns", "reasons")
 
     def __init__(
-        self,
-        transport: asyncio.Transport,
-        loop: asyncio.AbstractEventLoop,
-        on_turn: Callable[[], object],
+        self, transport: asyncio.Transport, turns: Turns, on_turn: Callable[[], bool]
     ) -> None:
         """Start without a reason.
 
         Args:
-            on_turn: goes on with the bytes that `TURN` is about. It is called in a later turn of
-                the loop, when no other reason holds, and calls `set_turn`.
+            on_turn: goes on with the bytes that `TURN` is about, and says whether some are left. It
+                is called in later turns of the loop, while no other reason holds.
         """
         self.reasons: set[PauseReason] = set()  # changed here only
         self._transport: asyncio.Transport | None = transport
-        self._loop = loop
-        self._on_turn: Callable[[], object] | None = on_turn
-        self._turn: asyncio.Handle | None = None
+        self._turns = turns
+        self._on_turn: Callable[[], bool] | None = on_turn
+        self._is_in_line = False  # for a turn
 
     @property
     def is_client_heard(self) -> bool:
@@ -59,7 +58,7 @@ class ReadGate:
         if not self.reasons:
             self._transport.pause_reading()
         self.reasons.add(reason)
-        self._plan_turn()
+        self._wait_for_turn()
 
     def lift(self, reason: PauseReason) -> bool:
         """Remove a reason and return whether it held; read on if it was the last."""
@@ -69,30 +68,23 @@ class ReadGate:
         if not self.reasons and self._transport is not None:
             self._transport.resume_reading()
         else:
-            self._plan_turn()
+            self._wait_for_turn()
         return True
-
-    def set_turn(self, *, is_needed: bool) -> None:
-        """Pause for the next turn of the loop if bytes are left for it."""
-        if is_needed:
-            self.pause(PauseReason.TURN)
-        elif self.reasons:
-            self.lift(PauseReason.TURN)
 
     def close(self) -> None:
         """Leave the transport as it is from here on: the connection ends."""
         self.reasons.clear()
         self._transport = None
         self._on_turn = None
-        if self._turn is not None:
-            self._turn.cancel()
-            self._turn = None
 
-    def _plan_turn(self) -> None:
-        if self._turn is None and self.reasons == _ONLY_TURN:
-            self._turn = self._loop.call_soon(self._next_turn)
+    def _wait_for_turn(self) -> None:
+        if not self._is_in_line and self.reasons == _ONLY_TURN:
+            self._is_in_line = True
+            self._turns.share(self._take_turn)
 
-    def _next_turn(self) -> None:
-        self._turn = None
-        if self._on_turn is not None and self.reasons == _ONLY_TURN:
-            self._on_turn()
+    def _take_turn(self) -> bool:
+        """Go on with the bytes that are left; return whether to call this again."""
+        if self._on_turn is not None and self.reasons == _ONLY_TURN and not self._on_turn():
+            self.lift(PauseReason.TURN)
+        self._is_in_line = self.reasons == _ONLY_TURN
+        return self._is_in_line

@@ -12,8 +12,9 @@ from nsqd.broker.queue.receipt import Receipt
 from nsqd.config.options import Options
 from nsqd.protocol.frames import FrameType
 from nsqd.settings import command_limits, identify_limits
+from nsqd.tcp import connection
 from nsqd.tcp.connection import TcpSettings, V2Connection
-from tests.support.fake_loop import FakeLoop, FakeTransport
+from tests.support.fake_loop import FakeLoop, FakeTransport, FakeTurns
 
 MAGIC = b"  V2"
 
@@ -63,10 +64,21 @@ class ConnectionRig:
     """One client of nsqd, at its first byte or past its magic."""
 
     def __init__(
-        self, *, magic: bytes = MAGIC, broker: Broker | None = None, **settings: Any
+        self,
+        *,
+        magic: bytes = MAGIC,
+        broker: Broker | None = None,
+        turns: FakeTurns | None = None,
+        **settings: Any,
     ) -> None:
-        """Args: settings: of `TcpSettings`, instead of the defaults."""
-        self.loop = FakeLoop()
+        """Connect.
+
+        Args:
+            turns: those of another client, to share the loop with it.
+            settings: of `TcpSettings`, instead of the defaults.
+        """
+        self.turns = turns or FakeTurns(FakeLoop())
+        self.loop = self.turns.loop
         self.transport = FakeTransport(peer="")
         self.broker = FakeBroker()
         self.topic = self.broker.topic
@@ -78,7 +90,7 @@ class ConnectionRig:
             "handshake_timeout_s": 10.0,
         }
         self.settings = TcpSettings(**(defaults | settings))
-        with self._loop_in_place():
+        with self._loop_in_place(), patch.object(connection, "running_turns", lambda: self.turns):
             self.connection = V2Connection(broker or cast(Broker, self.broker), self.settings)
             self.connection.connection_made(self.transport)
         if magic:

@@ -1,10 +1,12 @@
-"""FakeLoop and FakeTransport: an event loop and a socket that move only when a test says so."""
+"""FakeLoop, FakeTurns and FakeTransport: they move only when a test says so."""
 
 import asyncio
 import heapq
 import itertools
 from collections.abc import Callable, Iterable
 from typing import Any, cast
+
+from nsqd.runtime.turns import Turns
 
 
 class FakeLoop:
@@ -72,6 +74,25 @@ class FakeLoop:
     def timer_count(self) -> int:
         """How many calls are still to be made."""
         return sum(not handle.cancelled() for _, _, handle in self._heap)
+
+
+class FakeTurns(Turns):
+    """Calls each step once in each turn of a FakeLoop, in slices that a test chooses."""
+
+    def __init__(self, loop: FakeLoop) -> None:
+        super().__init__(loop.as_loop())
+        self.loop = loop
+        self.has_tiny_slices = False  # each slice ends at its first look at the clock
+
+    def slice_end(self) -> float:
+        return 0.0 if self.has_tiny_slices else float("inf")
+
+    def share(self, step: Callable[[], bool]) -> None:
+        self.loop.call_soon(lambda: self._call(step))
+
+    def _call(self, step: Callable[[], bool]) -> None:
+        if step():
+            self.share(step)
 
 
 class FakeTransport(asyncio.Transport):

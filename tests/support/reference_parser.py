@@ -51,7 +51,8 @@ def pull(parser: CommandParser) -> Iterator[commands.Command]:
 def flatten(command: commands.Command) -> Iterator[Event]:
     """Take runs apart: how commands are grouped is not part of the grammar.
 
-    Nor is the notice that an MPUB has begun: the MPUB itself follows, if its bytes do.
+    Nor is the notice that an MPUB has begun, or is read in parts: the MPUB itself follows, if its
+    bytes do.
     """
     if isinstance(command, commands.Publish):
         assert command.bodies
@@ -59,7 +60,7 @@ def flatten(command: commands.Command) -> Iterator[Event]:
             yield ("PUB", command.topic, body)
     elif isinstance(command, commands.MultiPublish):
         yield ("MPUB", command.topic, *command.bodies)
-    elif isinstance(command, commands.MultiPublishBegun):
+    elif isinstance(command, commands.MultiPublishBegun | commands.Progress):
         return
     elif isinstance(command, commands.Finish):
         assert command.ids

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from nsq.deflate_socket import DeflateEncoder, DeflateSocket
 from nsq.snappy_socket import SnappyEncoder, SnappySocket
 
-from nsqd.protocol.compression import Codec, CompressionError, DeflateCodec, SnappyCodec
+from nsqd.protocol.compression import (
+    MAX_CHUNK_COUNT,
+    Codec,
+    CompressionError,
+    DeflateCodec,
+    SnappyCodec,
+)
 
 MAKE_CODEC: dict[str, Callable[[], Codec]] = {
     "snappy": SnappyCodec,
@@ -358,3 +364,18 @@ def test_data_after_the_end_of_the_stream_is_pending_until_refused() -> None:
     assert codec.has_pending
     with pytest.raises(CompressionError, match="after the end"):
         codec.decode(b"", ROOM_BYTES)
+
+
+def test_empty_chunks_are_decompressed_some_at_a_time() -> None:
+    codec = SnappyCodec()
+    empty = b"\xfe\x00\x00\x00"
+
+    data = b"\xff\x06\x00\x00sNaPpY" + empty * (2 * MAX_CHUNK_COUNT) + b"\xfe\x00\x00"
+    call_count = 1
+    assert codec.decode(data, 100) == b""
+    while codec.has_pending:
+        assert codec.decode(b"", 100) == b""
+        call_count += 1
+
+    assert call_count == 3
+    assert codec.decode(b"\x00" + snappy.StreamCompressor().compress(b"NOP\n"), 100) == b"NOP\n"

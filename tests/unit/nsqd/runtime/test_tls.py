@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from nsqd.runtime import tls
 from nsqd.runtime.tls import (
+    MAX_RECORDS,
     TlsCodec,
     TlsConfigError,
     build_client_context,
@@ -145,6 +146,17 @@ def test_any_split_of_the_ciphertext_gives_the_same(
 @pytest.fixture(scope="module")
 def shared_connection(party: Party) -> tuple[TlsCodec, Client]:
     return connect(party)
+
+
+def test_tiny_records_are_decrypted_some_at_a_time(party: Party) -> None:
+    server, client = connect(party)
+    ciphertext = b"".join(client.send(b"x") for _ in range(2 * MAX_RECORDS + 1))
+
+    lengths = [len(server.feed(ciphertext))]
+    while server.has_pending:
+        lengths.append(len(server.feed(b"")))
+
+    assert lengths == [MAX_RECORDS, MAX_RECORDS, 1]
 
 
 def test_data_sent_with_the_end_of_the_handshake_is_not_lost(party: Party) -> None:

@@ -184,7 +184,7 @@ def test_commands_wait_for_the_auth_server() -> None:
     rig = AuthRig()
     rig.send(AUTH + pub(b"a"))
     assert rig.texts() == []
-    assert rig.connection.gate.reasons == {PauseReason.AUTH}
+    assert rig.connection.gate.reasons == {PauseReason.AUTH, PauseReason.TURN}
 
     rig.answer(entry())
 

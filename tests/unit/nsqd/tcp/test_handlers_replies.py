@@ -5,7 +5,7 @@ import pytest
 from nsqd.broker.queue.receipt import Receipt
 from nsqd.tcp.handlers import MAX_WAITING_BYTES, MAX_WAITING_REPLIES, Replies
 from nsqd.tcp.read_gate import ReadGate
-from tests.support.fake_loop import FakeLoop, FakeTransport
+from tests.support.fake_loop import FakeLoop, FakeTransport, FakeTurns
 
 
 class Rig:
@@ -15,7 +15,7 @@ class Rig:
         self.written: list[bytes] = []
         self.failures: list[tuple[str, OSError]] = []
         self.transport = FakeTransport()
-        gate = ReadGate(self.transport, FakeLoop().as_loop(), self.on_settled)
+        gate = ReadGate(self.transport, FakeTurns(FakeLoop()), lambda: False)
         self.replies = Replies(self.written.append, gate, self.on_settled)
 
     def on_settled(self) -> None:

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from nsqd.tcp.read_gate import PauseReason, ReadGate
-from tests.support.fake_loop import FakeLoop, FakeTransport
+from tests.support.fake_loop import FakeLoop, FakeTransport, FakeTurns
 
 
 class Rig:
@@ -15,10 +15,12 @@ class Rig:
         self.loop = FakeLoop()
         self.transport = FakeTransport()
         self.turn_count = 0
-        self.gate = ReadGate(self.transport, self.loop.as_loop(), self.on_turn)
+        self.turns_needed = 1
+        self.gate = ReadGate(self.transport, FakeTurns(self.loop), self.on_turn)
 
-    def on_turn(self) -> None:
+    def on_turn(self) -> bool:
         self.turn_count += 1
+        return self.turn_count < self.turns_needed
 
     @property
     def is_read(self) -> bool:
@@ -67,42 +69,41 @@ def test_a_client_is_not_heard_while_nsqd_makes_it_wait(reason: PauseReason) -> 
 
     rig.gate.pause(reason)
 
-    ours = {PauseReason.AUTH, PauseReason.ORDER, PauseReason.DISK}
+    ours = {PauseReason.AUTH, PauseReason.ORDER, PauseReason.DISK, PauseReason.TURN}
     assert rig.gate.is_client_heard == (reason not in ours)
 
 
 def test_the_rest_is_read_in_the_next_turn() -> None:
     rig = Rig()
-    rig.gate.set_turn(is_needed=True)
+    rig.gate.pause(PauseReason.TURN)
     assert not rig.is_read
     assert rig.turn_count == 0
 
     rig.loop.turn()
-    assert rig.turn_count == 1
-    assert not rig.is_read
-
     rig.loop.turn()
-    assert rig.turn_count == 1  # on_turn has not asked for another one
 
-    rig.gate.set_turn(is_needed=False)
-    assert rig.is_read
+    assert rig.turn_count == 1
+    assert rig.transport.is_reading()
 
 
-def test_each_turn_may_ask_for_the_next() -> None:
+def test_the_rest_may_need_several_turns() -> None:
     rig = Rig()
-    rig.gate.set_turn(is_needed=True)
+    rig.turns_needed = 3
+    rig.gate.pause(PauseReason.TURN)
+    rig.gate.pause(PauseReason.TURN)
     for count in range(1, 4):
+        assert not rig.is_read
+        assert rig.loop.timer_count == 1
         rig.loop.turn()
         assert rig.turn_count == count
-        rig.gate.set_turn(is_needed=True)
-        rig.gate.set_turn(is_needed=True)
 
-    assert rig.loop.timer_count == 1
+    assert rig.is_read
+    assert rig.loop.timer_count == 0
 
 
 def test_a_turn_waits_until_no_other_reason_holds() -> None:
     rig = Rig()
-    rig.gate.set_turn(is_needed=True)
+    rig.gate.pause(PauseReason.TURN)
     rig.gate.pause(PauseReason.AUTH)
     rig.loop.turn()
     assert rig.turn_count == 0
@@ -112,22 +113,36 @@ def test_a_turn_waits_until_no_other_reason_holds() -> None:
     rig.loop.turn()
 
     assert rig.turn_count == 1
-    assert not rig.is_read
+    assert rig.is_read
+
+
+def test_a_reason_that_comes_up_in_a_turn_stops_the_turns() -> None:
+    rig = Rig()
+    rig.turns_needed = 2
+    rig.gate.pause(PauseReason.TURN)
+    rig.loop.turn()
+    rig.gate.pause(PauseReason.UNREAD)
+    rig.loop.turn()
+    rig.loop.turn()
+    assert rig.turn_count == 1
+
+    rig.gate.lift(PauseReason.UNREAD)
+    rig.loop.turn()
+
+    assert rig.turn_count == 2
+    assert rig.is_read
 
 
 def test_without_a_rest_no_turn_is_asked_for() -> None:
     rig = Rig()
-    rig.gate.set_turn(is_needed=False)
     rig.gate.pause(PauseReason.DISK)
-    rig.gate.set_turn(is_needed=False)
 
     assert rig.loop.timer_count == 0
-    assert not rig.is_read
 
 
 def test_a_closed_gate_leaves_the_transport_alone() -> None:
     rig = Rig()
-    rig.gate.set_turn(is_needed=True)
+    rig.gate.pause(PauseReason.TURN)
     rig.gate.close()
     rig.loop.turn()
     assert rig.turn_count == 0
