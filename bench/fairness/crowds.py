@@ -1,8 +1,10 @@
-"""Many clients: they reconnect all at once, consume together, read slowly."""
+"""Consumers: they reconnect all at once, consume together, read slowly, want it compressed."""
 
+import os
 import select
 import socket
 import time
+import zlib
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
@@ -134,3 +136,49 @@ def read_slowly(site: Site, start: Start) -> LoadResult:
             time.sleep(SLOW_PAUSE_S)
         ended_ns = time.monotonic_ns()
     return LoadResult(count // len(SLOW_BODY), begin_ns, ended_ns, time.process_time() - cpu_s)
+
+
+def read_deflated(site: Site, start: Start) -> LoadResult:
+    """One consumer that wants a megabyte of noise compressed, `Site.size` times.
+
+    Raises:
+        LoadError: the daemon closes the connection.
+    """
+    ensure_channel(site)
+    body = os.urandom(1_000_000)
+    fill(site, site.size, body)
+    # Noise does not shrink: when nearly all of it has come, all of it was compressed.
+    expected = int(site.size * len(body) * 0.99)
+    compressor = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS)
+    commands = f"SUB {TOPIC} {CHANNEL}\nRDY {site.size}\n".encode()
+    with connect_greedy(site.daemon.tcp, {"deflate": True, "deflate_level": 6}) as sock:
+        start()
+        cpu_s, begin_ns = time.process_time(), time.monotonic_ns()
+        sock.sendall(compressor.compress(commands) + compressor.flush(zlib.Z_SYNC_FLUSH))
+        sink = bytearray(1 << 20)
+        while expected > 0:
+            received = sock.recv_into(sink)
+            if not received:
+                raise LoadError("the daemon closed the consumer's connection")
+            expected -= received
+        ended_ns = time.monotonic_ns()
+    return LoadResult(site.size, begin_ns, ended_ns, time.process_time() - cpu_s)
+
+
+def sample(site: Site, start: Start) -> LoadResult:
+    """One consumer that wants one of a hundred messages of a large queue (`sample_rate`).
+
+    Raises:
+        LoadError: the daemon refuses the consumer.
+    """
+    ensure_channel(site)
+    fill(site, site.size)
+    with connect_greedy(site.daemon.tcp, {"sample_rate": 1}) as sock:
+        sock.sendall(b"SUB %s %s\n" % (TOPIC.encode(), CHANNEL.encode()))
+        wire.expect(sock, wire.OK_FRAME)
+        start()
+        begin_ns = time.monotonic_ns()
+        sock.sendall(b"RDY 2500\n")
+        time.sleep(site.seconds)
+        left = site.daemon.topic_stats(TOPIC)["channels"][0]["depth"]
+    return LoadResult(site.size - left, begin_ns, time.monotonic_ns(), 0.0)

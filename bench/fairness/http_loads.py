@@ -53,6 +53,33 @@ def post_large_mpubs(site: Site, start: Start) -> LoadResult:
     return _ask(site, start, [("POST", f"/mpub?topic={TOPIC}", b"x\n" * site.size)])
 
 
+def post_small_chunks(site: Site, start: Start) -> LoadResult:
+    """POST /mpub in `Site.size` chunks of two bytes (Transfer-Encoding: chunked), time after time.
+
+    Raises:
+        LoadError: the daemon refuses one.
+    """
+    ensure_channel(site)
+    head = (
+        f"POST /mpub?topic={TOPIC} HTTP/1.1\r\nHost: greedy\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    request = head.encode() + b"2\r\nx\n\r\n" * site.size + b"0\r\n\r\n"
+    count = 0
+    with wire.connect(site.daemon.http) as sock:
+        sock.settimeout(TIMEOUT_S)
+        start()
+        cpu_s, begin_ns = time.process_time(), time.monotonic_ns()
+        deadline = time.monotonic() + site.seconds
+        while time.monotonic() < deadline:
+            sock.sendall(request)
+            answer = sock.recv(4096)
+            if not answer.startswith(b"HTTP/1.1 200"):
+                raise LoadError(f"a chunked POST was answered with {answer[:200]!r}")
+            count += site.size
+        ended_ns = time.monotonic_ns()
+    return LoadResult(count, begin_ns, ended_ns, time.process_time() - cpu_s)
+
+
 @dataclass(frozen=True, slots=True)
 class Requests:
     """A load: these requests in turn, each after the answer to the one before."""

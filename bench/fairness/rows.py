@@ -60,6 +60,7 @@ _FLOODS: Final = (
         quick_size=5_000,
     ),
     Row("pub", "floods PUB of 10 B", Flood(_PUB)),
+    Row("pub-1mb", "floods PUB of 1 MB", Flood(wire.pub_command(TOPIC, b"x" * 1_000_000))),
     Row("pub-mixed", "floods PUB of 1 MB, 10 KB and 10 B", Flood(_MIXED, unit_commands=1002)),
     Row("mpub", "floods MPUB of 200 x 200 B", Flood(wire.mpub_command(TOPIC, b"x" * 200, 200))),
     Row(
@@ -96,6 +97,14 @@ _DEBUG: Final = ("--log-level=debug",)
 _TRAFFIC: Final = (
     Row("fanout", "floods MPUB into 20 channels", Flood(_MPUB, unit_commands=200, channels=20)),
     Row(
+        "channels",
+        "20,000 PUB of 10 B into 200 channels, pipelined",
+        Flood(_PUB, channels=200, is_counted=True),
+        flags=_IN_MEMORY,
+        size=20_000,
+        quick_size=500,
+    ),
+    Row(
         *("hot", "one consumer and one MPUB flood of one topic", crowds.consume_together),
         size=1,
         quick_size=1,
@@ -111,6 +120,17 @@ _TRAFFIC: Final = (
         *("slow-readers", "50 consumers of 100 KB read a few hundred KB/s", crowds.read_slowly),
         size=50,
         quick_size=5,
+    ),
+    Row(
+        *("deflate-read", "a consumer wants 100 MB of noise deflated", crowds.read_deflated),
+        size=100,
+        quick_size=3,
+    ),
+    Row(
+        *("sample", "a consumer wants 1 % of a million messages", crowds.sample),
+        flags=_IN_MEMORY,
+        size=1_000_000,
+        quick_size=10_000,
     ),
     Row(
         *("requeue", "a consumer requeues all it gets", backlogs.requeue_all),
@@ -240,14 +260,31 @@ _MANY: Final = (
             ("topics-idle", "nothing else happens", _be_idle),
             ("topics-pause", "pauses and unpauses one", http_loads.Requests(_PAUSE)),
             ("topics-create", "creates and deletes one", http_loads.Requests(_CREATE)),
+            ("topics-pub", "floods PUB to all of them", topics.publish_to_all_topics),
             ("topics-stats", "polls /stats", http_loads.Requests((("GET", "/stats?format=json"),))),
         )
+    ),
+    Row(
+        "topics-metrics",
+        "5,000 topics; polls /metrics",
+        http_loads.Requests((("GET", "/metrics"),)),
+        size=5000,
+        quick_size=100,
+        seed=topics.seed_topics,
+        is_ours_only=True,
     ),
     Row("http-ping", "floods GET /ping, pipelined", http_loads.HttpFlood(http_loads.PING_REQUEST)),
     Row(
         "http-pub",
         "floods POST /pub, pipelined",
         http_loads.HttpFlood(wire.post_request("greedy", TOPIC, _SMALL)),
+    ),
+    Row(
+        "http-chunks",
+        "POST /mpub in 100,000 chunks of 2 bytes",
+        http_loads.post_small_chunks,
+        size=100_000,
+        quick_size=5_000,
     ),
     Row(
         *("http-million", "POST /mpub of a million lines", http_loads.post_large_mpubs),

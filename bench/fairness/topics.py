@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from bench import wire
+from bench.fairness.floods import Pour
 from bench.fairness.row import Site
 from bench.load import LoadResult, Start
 
@@ -43,3 +44,20 @@ def publish_to_new_topics(site: Site, start: Start) -> LoadResult:
         wire.expect(sock, wire.OK_FRAME * site.size)
         ended_ns = time.monotonic_ns()
     return LoadResult(site.size, begin_ns, ended_ns, time.process_time() - cpu_s)
+
+
+def publish_to_all_topics(site: Site, start: Start) -> LoadResult:
+    """Flood PUB to the seeded topics, one after another.
+
+    Raises:
+        LoadError: the daemon closes the connection.
+    """
+    stream = b"".join(wire.pub_command(f"topic_{n}", b"x" * 10) for n in range(site.size))
+    with wire.connect_publisher(site.daemon.tcp) as sock:
+        start()
+        cpu_s, begin_ns = time.process_time(), time.monotonic_ns()
+        pour = Pour([sock], stream)
+        pour.run(site.seconds)
+        ended_ns = time.monotonic_ns()
+    count = pour.sent_bytes * site.size // len(stream)
+    return LoadResult(count, begin_ns, ended_ns, time.process_time() - cpu_s)
