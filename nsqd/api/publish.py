@@ -7,7 +7,8 @@ is looked up, and the body handed over.
 import asyncio
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from itertools import chain
 from struct import Struct
 from typing import TypeAlias
 
@@ -16,6 +17,8 @@ from nsqd.broker.broker import Broker
 from nsqd.broker.errors import ClosedError, DepthLimitError, DrainingError
 from nsqd.broker.queue.receipt import Receipt
 from nsqd.http.server import OK, HttpError, Request, Response, Router
+from nsqd.protocol.command_parser import read_sized
+from nsqd.runtime.slices import gather_slices
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +27,9 @@ Reply: TypeAlias = Response | asyncio.Future[Response]
 
 _INT32 = Struct(">i")
 _SIGNED_DECIMAL = re.compile(r"[+-]?[0-9]{1,19}")
+# A larger body is split in parts, each of which takes a fraction of a millisecond.
+PART_BYTES = 16 * 1024
+_MAX_PART_COUNT = 1024
 # The smallest message of a binary body: four bytes of length and one of message.
 _MIN_BINARY_MESSAGE_BYTES = 5
 
@@ -75,14 +81,22 @@ class PublishRoutes:
             raise _disk_error(topic.name, error) from error
         return OK if receipt is None else _wait_for(receipt, topic.name)
 
-    def publish_many(self, request: Request) -> Reply:
+    def publish_many(self, request: Request) -> Reply | Awaitable[Response]:
         """Take each line of the body, or each message of a binary one; all of them or none."""
         get_valid_topic_name(request)
-        if _is_binary(request.find("binary")):
-            bodies = self._split_binary(request.body)
-        else:
-            bodies = self._split_lines(request.body)
-        return self._publish(request, bodies)
+        is_binary = _is_binary(request.find("binary"))
+        parts = self._split_binary(request.body) if is_binary else self._split_lines(request.body)
+        if len(request.body) > PART_BYTES:
+            return self._publish_parts(request, parts)
+        return self._publish(request, list(chain.from_iterable(parts)))
+
+    async def _publish_parts(self, request: Request, parts: Iterable[list[bytes]]) -> Response:
+        """Gather the messages of a large body a slice at a time, then publish them at once."""
+        bodies: list[bytes] = []
+        for part in await gather_slices(parts):
+            bodies += part
+        reply = self._publish(request, bodies)
+        return reply if isinstance(reply, Response) else await reply
 
     def _publish(self, request: Request, bodies: Sequence[bytes]) -> Reply:
         name = get_valid_topic_name(request)
@@ -115,16 +129,25 @@ class PublishRoutes:
             raise HttpError(400, "INVALID_DEFER")
         return delay_ms / 1000
 
-    def _split_lines(self, body: bytes) -> list[bytes]:
-        lines = [line for line in body.split(b"\n") if line]
-        if lines and max(map(len, lines)) > self._max_msg_size:
-            raise HttpError(413, "MSG_TOO_BIG")
-        return lines
+    def _split_lines(self, body: bytes) -> Iterator[list[bytes]]:
+        """Yield the lines of a body, some at a time."""
+        position = 0
+        while position < len(body):
+            end = body.find(b"\n", position + PART_BYTES)
+            if end < 0:
+                end = len(body)
+            lines = [line for line in body[position:end].split(b"\n") if line]
+            if lines and max(map(len, lines)) > self._max_msg_size:
+                raise HttpError(413, "MSG_TOO_BIG")
+            yield lines
+            position = end + 1
 
-    def _split_binary(self, body: bytes) -> list[bytes]:
-        """Cut up a body that counts and measures its messages; bytes after the last are ignored.
+    def _split_binary(self, body: bytes) -> Iterator[list[bytes]]:
+        """Yield the messages of a body that counts and measures them, some at a time.
 
         | 4: int32 count | then count times: 4: int32 size | size: message |
+
+        Bytes after the last one are ignored.
         """
         if len(body) < _INT32.size:
             raise HttpError(413, "BAD_BODY")
@@ -132,18 +155,18 @@ class PublishRoutes:
         max_count = (self._max_body_size - _INT32.size) // _MIN_BINARY_MESSAGE_BYTES
         if not 0 < count <= max_count:
             raise HttpError(413, "BAD_BODY")
-        bodies = []
         position = _INT32.size
-        for _ in range(count):
-            start = position + _INT32.size
-            if start > len(body):
+        while count:
+            bodies, position = read_sized(
+                *(body, position, len(body)),
+                line=b"",
+                max_count=min(count, _MAX_PART_COUNT),
+                max_size=self._max_msg_size,
+            )
+            if not bodies:
                 raise HttpError(413, "BAD_MESSAGE")
-            (size,) = _INT32.unpack_from(body, position)
-            position = start + size
-            if not 0 < size <= self._max_msg_size or position > len(body):
-                raise HttpError(413, "BAD_MESSAGE")
-            bodies.append(body[start:position])
-        return bodies
+            yield bodies
+            count -= len(bodies)
 
 
 def _wait_for(receipt: Receipt, name: str) -> asyncio.Future[Response]:

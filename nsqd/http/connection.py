@@ -3,6 +3,8 @@
 A connection owns its parser with the queue of requests, its input that waits to be parsed, its
 output, its deadline, and at most one slow call, for whose reply all later requests wait. Handlers
 that return a `Response` run inside `data_received`, and all replies of one read leave in one write.
+Of many requests in one read, those of a slice are answered at once, the rest in later turns of the
+loop (nsqd.runtime.turns).
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import time
 from collections.abc import Awaitable, Callable
 from email.utils import formatdate
 from functools import partial
+from time import perf_counter as clock
 from typing import Final, TypeAlias, cast
 
 from nsqd.http.parser import (
@@ -26,6 +29,7 @@ from nsqd.http.parser import (
 )
 from nsqd.http.routes import BAD_REQUEST, HttpError, Request, Response, Route, Router, answer
 from nsqd.runtime.listen import format_address
+from nsqd.runtime.turns import turns_of
 
 # Replies are handed to the transport at this size even if more are to come from the same read,
 # so that a client that does not read is noticed before the rest is computed.
@@ -38,6 +42,12 @@ LINGER_TIMEOUT_S: Final = 5.0
 
 # Beyond the maximum, this many connections at a time are told why before they are closed.
 MAX_REFUSED_CONNECTIONS: Final = 64
+
+# Replies and parts of this size are not copied to be joined: 500 MB would take 0.2 s.
+LARGE_BYTES: Final = 1024 * 1024
+
+# The end of a slice for a lone request.
+_NEVER: Final = float("inf")
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _REQUEST_TIMEOUT = Route.refusal(408, "REQUEST_TIMEOUT")
@@ -211,7 +221,7 @@ class _SlowCall:
 
 
 class _Backlog:
-    """Input that is read but not parsed, because replies before it do not flow.
+    """Input that is read but not parsed, because replies before it do not flow or take long.
 
     At most one read's worth: the transport does not read on while there is any.
     """
@@ -235,9 +245,9 @@ class _Backlog:
     def clear(self) -> None:
         self.unparsed = _NOTHING
 
-    def set_reading(self) -> None:
-        """Let the transport read on if there is no backlog, else stop it."""
-        if bool(self.unparsed) != self._is_reading_paused:
+    def set_reading(self, *, is_in_line: bool = False) -> None:
+        """Let the transport read on, unless there is a backlog or the connection is in line."""
+        if (is_in_line or bool(self.unparsed)) != self._is_reading_paused:
             assert self._transport is not None
             self._is_reading_paused = not self._is_reading_paused
             if self._is_reading_paused:
@@ -271,11 +281,15 @@ class _Output:
             self.flush()
 
     def flush(self) -> None:
-        """Hand all parts to the transport in one write."""
+        """Hand all parts to the transport: small ones in one write, large ones uncopied."""
         parts = self._parts
         if parts:
             assert self._transport is not None
-            self._transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
+            if self._size_bytes < LARGE_BYTES:
+                self._transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
+            else:
+                for part in parts:
+                    self._transport.write(part)
             parts.clear()
             self._size_bytes = 0
 
@@ -304,6 +318,7 @@ class HttpConnection(asyncio.Protocol):
         "_deadline",
         "_is_ending",
         "_is_eof",
+        "_is_in_line",
         "_limits",
         "_linger_bytes",
         "_loop",
@@ -314,6 +329,7 @@ class HttpConnection(asyncio.Protocol):
         "_state",
         "_time",
         "_transport",
+        "_turns",
     )
 
     # Made when the transport is there: a client whose TLS handshake fails never has one, and its
@@ -328,6 +344,8 @@ class HttpConnection(asyncio.Protocol):
         self._limits = service.limits
         self._loop = loop
         self._time = loop.time
+        self._turns = turns_of(loop)
+        self._is_in_line = False  # for a turn, with requests left
         self._state: _State = _OPEN
         self._transport: asyncio.Transport | None = None
         self._slow_call: _SlowCall | None = None
@@ -402,7 +420,10 @@ class HttpConnection(asyncio.Protocol):
     def end(self) -> None:
         """Close now if idle, else after the replies under way."""
         self._is_ending = True
-        if self._state is _OPEN and not self._is_busy():
+        parser = self._parser
+        is_reading = parser.phase is not BETWEEN or bool(self._backlog.unparsed)
+        is_busy = is_reading or bool(parser.ready) or self._is_blocked()
+        if self._state is _OPEN and not is_busy:
             self._close()
 
     def abort(self) -> None:
@@ -413,25 +434,40 @@ class HttpConnection(asyncio.Protocol):
     def _is_blocked(self) -> bool:
         return self._slow_call is not None or self._output.is_paused
 
-    def _is_busy(self) -> bool:
-        parser = self._parser
-        is_reading = parser.phase is not BETWEEN or bool(self._backlog.unparsed)
-        return is_reading or bool(parser.ready) or self._is_blocked()
-
     def _pump(self) -> None:
-        """Parse and answer until there is nothing to parse or replies stop flowing."""
+        """Parse and answer until the slice ends, there is nothing to parse, or no reply flows."""
+        parser = self._parser
+        has_much = len(parser.ready) > 1 or bool(self._backlog.unparsed)
+        is_left = self._answer_until(self._turns.slice_end() if has_much else _NEVER)
+        if is_left and not self._is_in_line:
+            self._is_in_line = True
+            self._turns.share(self._take_turn)
+        if self._state is _OPEN:
+            self._output.flush()
+            self._backlog.set_reading(is_in_line=self._is_in_line)
+            self._set_deadline(parser)
+
+    def _answer_until(self, end: float) -> bool:
+        """Parse and answer requests; return whether the time was too short for all of them."""
         parser = self._parser
         output = self._output
         ready = parser.ready
         while self._state is _OPEN:
             while ready and self._slow_call is None and not output.is_paused:
                 self._respond(ready.popleft())
+                if clock() >= end:
+                    return True
             if self._is_blocked() or not self._feed_more(parser):
-                break
+                return False
+            if clock() >= end:
+                return True
+        return False
+
+    def _take_turn(self) -> bool:
+        self._is_in_line = False
         if self._state is _OPEN:
-            output.flush()
-            self._backlog.set_reading()
-            self._set_deadline(parser)
+            self._pump()
+        return False
 
     def _feed_more(self, parser: RequestParser) -> bool:
         """Take the next step of the input, if there is one; nothing waits to be answered."""
@@ -479,7 +515,8 @@ class HttpConnection(asyncio.Protocol):
         date_line = service.date_line(self._time())
         if self._is_ending and not self._parser.ready:
             request.end_connection()
-        if not request.reply_lines and request.raw_method != b"HEAD":
+        is_small = len(response.body) < LARGE_BYTES
+        if not request.reply_lines and request.raw_method != b"HEAD" and is_small:
             output.send(response.encode(style, date_line))
         else:
             output.send(response.encode_head(style, date_line, request.reply_lines))
@@ -546,7 +583,7 @@ class HttpConnection(asyncio.Protocol):
                 self._watch_output()
             else:
                 self.abort()
-        elif self._slow_call is not None:
+        elif self._slow_call is not None or self._is_in_line:
             self._deadline.set(self._time() + self._limits.idle_timeout_s)
         else:
             self._expire_input()

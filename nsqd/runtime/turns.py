@@ -81,7 +81,11 @@ _all_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDiction
 
 def running_turns() -> Turns:
     """Return the `Turns` of the running event loop."""
-    loop = asyncio.get_running_loop()
+    return turns_of(asyncio.get_running_loop())
+
+
+def turns_of(loop: asyncio.AbstractEventLoop) -> Turns:
+    """Return the `Turns` of a loop."""
     turns = _all_turns.get(loop)
     if turns is None:
         turns = _all_turns[loop] = Turns(loop)

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from nsqd.api.publish import PART_BYTES
 from nsqd.broker.topic import Topic
 from tests.support.http_client import HttpClient
 from tests.support.running_daemon import RunningDaemon, StartNsqd
@@ -210,3 +211,30 @@ class TestMpub:
         await http.post(f"/mpub?topic=t&binary={value}", b"a\nb")  # H-31
 
         assert await bodies_of(nsqd, "t") == [b"a", b"b"]
+
+    @pytest.mark.parametrize("is_binary", [False, True])
+    async def test_a_large_body_is_split_in_parts(
+        self, nsqd: RunningDaemon, http: HttpClient, *, is_binary: bool
+    ) -> None:
+        messages = [b"%d" % number * (1 + number % 7) for number in range(2400)]
+        messages[1000] = b"x" * (2 * PART_BYTES)
+        body = mpub_body(*messages) if is_binary else b"\n".join(messages) + b"\n\n"
+
+        reply = await http.post(f"/mpub?topic=t&binary={is_binary}".lower(), body)
+
+        assert (reply.status, reply.body) == (200, b"OK")
+        assert await bodies_of(nsqd, "t") == messages
+
+    @pytest.mark.parametrize("is_binary", [False, True])
+    async def test_a_large_body_is_taken_as_a_whole_or_not_at_all(
+        self, start_nsqd: StartNsqd, *, is_binary: bool
+    ) -> None:
+        nsqd = await start_nsqd(max_msg_size=MAX_MSG_SIZE)
+        messages = [b"x"] * (2 * PART_BYTES) + [b"x" * (MAX_MSG_SIZE + 1)]
+        body = mpub_body(*messages) if is_binary else b"\n".join(messages)
+
+        async with await connect(nsqd) as http:
+            reply = await http.post(f"/mpub?topic=t&binary={is_binary}".lower(), body)
+
+        assert reply.error == (413, "BAD_MESSAGE" if is_binary else "MSG_TOO_BIG")
+        assert nsqd.daemon.broker.topics == {}

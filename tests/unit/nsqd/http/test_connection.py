@@ -4,11 +4,13 @@ import itertools
 import weakref
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nsqd.http import connection
 from nsqd.http.connection import (
     FLUSH_BYTES,
     LINGER_BYTES,
@@ -20,7 +22,7 @@ from nsqd.http.connection import (
 from nsqd.http.parser import FEED_SLICE_BYTES, HttpLimits, RequestParser
 from nsqd.http.routes import OK, HttpError, Request, Response, Router, Style
 from nsqd.http.server import log_request
-from tests.support.fake_loop import FakeLoop, FakeTransport
+from tests.support.fake_loop import FakeLoop, FakeTransport, FakeTurns
 
 LIMITS = HttpLimits(header_timeout_s=10, body_timeout_s=20, idle_timeout_s=100, write_timeout_s=30)
 
@@ -31,7 +33,9 @@ class Client:
     def __init__(self, service: HttpService, loop: FakeLoop | None = None) -> None:
         self.loop = loop or FakeLoop()
         self.transport = FakeTransport()
-        self.connection = HttpConnection(service, self.loop.as_loop())
+        self.turns = FakeTurns(self.loop)
+        with patch.object(connection, "turns_of", lambda _: self.turns):
+            self.connection = HttpConnection(service, self.loop.as_loop())
         self.connection.connection_made(self.transport)
 
     def send(self, *parts: bytes) -> bytes:
