@@ -43,6 +43,20 @@ async def connect(nsqd: RunningDaemon) -> HttpClient:
     return await HttpClient.connect(("127.0.0.1", nsqd.daemon.http_port))
 
 
+@pytest.mark.parametrize(
+    "target", ["/topic/create?topic=new", "/channel/create?topic=t&channel=new", "/pub?topic=new"]
+)
+async def test_a_broker_that_has_closed_makes_nothing(
+    nsqd: RunningDaemon, http: HttpClient, target: str
+) -> None:
+    await nsqd.publish("t", b"x")
+    nsqd.daemon.broker.close()
+
+    reply = await http.post(target, b"x")
+
+    assert (reply.status, json.loads(reply.body)) == (503, {"message": "EXITING"})
+
+
 class TestRouting:
     async def test_ping_is_plain(self, http: HttpClient) -> None:  # H-1, H-13
         reply = await http.get("/ping")

@@ -315,6 +315,20 @@ def test_segment_that_went_on_differently_is_not_skipped(
     assert numbers(drain(queue)) == [0, 1, 2, 3, 50, 51, 52]
 
 
+def test_segment_that_began_differently_is_not_skipped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The record at the read position and the last finished one are the same, the first is not."""
+    leave_unfinished(tmp_path, 6, [0, 3])
+    write_segment(tmp_path, 0, records(0, 1) + records(50, 1) + records(2, 4))
+
+    with caplog.at_level(logging.WARNING):
+        queue = open_queue(tmp_path)
+
+    assert "of other records" in caplog.text
+    assert numbers(drain(queue)) == [0, 50, 2, 3, 4, 5]
+
+
 def test_shorter_segment_is_not_skipped(tmp_path: Path) -> None:
     leave_unfinished(tmp_path, 6, [0, 3])
     write_segment(tmp_path, 0, records(0, 5))

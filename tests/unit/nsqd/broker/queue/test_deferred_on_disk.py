@@ -211,3 +211,13 @@ def test_the_last_entry_counts_also_for_what_was_noted_twice(tmp_path: Path) -> 
         log.add([ID], due_ns, NOW_NS, are_unread=False)
 
     assert DueLog(tmp_path, "t:c", NOW_NS + 50).pop(ID) == 0
+
+
+def test_the_due_time_on_disk_is_exact(tmp_path: Path) -> None:
+    rig = BrokerRig(tmp_path, mem_queue_size=0)
+    rig.channel("a")
+
+    rig.publish(b"later", delay_s=1000.0)
+    rig.settle()
+
+    assert list(DueLog(tmp_path, "t:a", NOW_NS).unread.values()) == [NOW_NS + 1000 * 10**9]
