@@ -139,7 +139,7 @@ def expect(sock: socket.socket, frame: bytes) -> None:
             data += sock.recv(4096)
         except OSError:
             data += b""  # the error frame was short: what we have is all there is
-        raise LoadError(f"expected {frame[8:]!r} but got {describe(data)}")
+        raise LoadError(f"expected {frame[8:60]!r} but got {describe(data)}")
 
 
 def describe(data: bytes | bytearray) -> str:

@@ -126,7 +126,7 @@ def come_due(site: Site, start: Start) -> LoadResult:
         LoadError: they are not all delivered to the queue.
     """
     ensure_channel(site)
-    with connect_greedy(site.daemon.tcp, {}) as sock:
+    with wire.connect_publisher(site.daemon.tcp) as sock:
         begin = time.monotonic()
         for _ in range(SAMPLE // BATCH):
             _defer(sock, BATCH, 3_600_000)

@@ -196,9 +196,9 @@ _MOMENTS: Final = (
     ),
     Row(
         # nsqd in Go forgets the delay of a message that goes to disk.
-        *("deferred-disk", "1,000,000 come due, queues on disk", backlogs.come_due, _DISK),
+        *("deferred-disk", "200,000 come due, queues on disk", backlogs.come_due, _DISK),
         is_ours_only=True,
-        size=1_000_000,
+        size=200_000,
         quick_size=5_000,
     ),
     Row(
