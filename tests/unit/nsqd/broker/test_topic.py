@@ -274,6 +274,36 @@ def test_a_topic_that_is_deleted_takes_nothing(rig: BrokerRig) -> None:
     assert topic.state is TopicState.CLOSED
 
 
+@pytest.mark.parametrize("stubborn", ["t:a.", "t.", "t:b."])
+def test_a_file_that_cannot_be_removed_is_told_and_all_else_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stubborn: str
+) -> None:
+    rig = BrokerRig(tmp_path, mem_queue_size=0)
+    rig.publish(*numbers(10))
+    rig.settle()
+    for name in ("a", "b"):
+        rig.channel(name).pause()
+    rig.settle()
+    rig.topic().pause()
+    rig.publish(*numbers(10))
+    rig.advance(10)
+    unlink = os.unlink
+
+    def refuse(path: str) -> None:
+        if os.path.basename(path).startswith(stubborn):
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        unlink(path)
+
+    monkeypatch.setattr(os, "unlink", refuse)
+
+    with pytest.raises(PermissionError):
+        rig.broker.delete_topic("t")
+
+    left = {path.name for path in tmp_path.iterdir() if path.name.startswith("t")}
+    assert left
+    assert all(name.startswith(stubborn) for name in left)
+
+
 def test_a_closed_topic_stays_closed_when_publishes_are_accepted_again(rig: BrokerRig) -> None:
     topic = rig.topic()
     assert rig.broker.close() == []
