@@ -371,8 +371,21 @@ class DiskQueue:
             raise
         self.complete_sync(job)
 
+    def forget_all(self) -> None:
+        """Drop all records, read and unread, without a look at the disk.
+
+        The next sync makes that durable and then removes their files, as it does with files whose
+        records are all finished. A start before that finds the records.
+
+        Raises:
+            QueueClosedError: the queue is closed.
+        """
+        if not self._is_open:
+            raise QueueClosedError
+        self._durability.forget_all()
+
     def empty(self) -> None:
-        """Drop all records, read and unread, with their files and the metadata.
+        """Drop all records, read and unread, with their files and the metadata; block.
 
         Segments found damaged are renamed, not removed. The numbering goes on, so that a file that
         could not be removed is not taken for a new one.
@@ -402,16 +415,19 @@ class DiskQueue:
         finally:
             self._close_files()
 
-    def delete(self) -> None:
+    def delete(self) -> bool:
         """Drop records and files, and close the queue; the caller syncs the directory.
+
+        Blocks, and briefly if `forget_all` and a sync have come before. Returns whether there was a
+        file.
 
         Raises:
             OSError: a file could not be removed.
         """
         if not self._is_open:
-            return
+            return False
         try:
-            self._durability.remove_files()
+            return self._durability.remove_files()
         finally:
             self._close_files()
 

@@ -326,8 +326,21 @@ class Durability:
         self._progress.complete_consumed_segment()
         self._make_job(with_metadata=True).run()
 
-    def remove_files(self) -> None:
+    def forget_all(self) -> None:
+        """Forget all records; the next sync makes that durable, and removes their files.
+
+        It may be under way: a job has copies only, and its `complete` finds the segments retired.
+        """
+        segments = [segment for segment in self._progress.segments() if segment.exists]
+        self._writer.discard()
+        self._progress.clear()
+        self._progress.retired = segments
+        self.commit_count += 1  # a sync has something to do
+
+    def remove_files(self) -> bool:
         """Forget all records, and remove the files; the caller syncs the directory.
+
+        Returns whether there was a file.
 
         Raises:
             OSError: a file could not be removed; a later sync tries again.
@@ -341,11 +354,12 @@ class Durability:
             self._durable_text = None
             self._sidecar.forget(is_removed=False)
             try:
-                remove_queue(self._directory, self._name, segments)
+                was_there = remove_queue(self._directory, self._name, segments)
             except OSError:
                 self._progress.retired = [segment for segment in segments if segment.exists]
                 raise
             self._sidecar.forget(is_removed=True)
+            return was_there
 
     def _make_job(self, *, with_metadata: bool) -> SyncJob:
         metadata = finished = None
@@ -405,15 +419,17 @@ class Durability:
             self._progress.note_deleted(entry.segment, entry.ordinals)
 
 
-def remove_queue(directory: str, name: str, segments: Iterable[SegmentState]) -> None:
+def remove_queue(directory: str, name: str, segments: Iterable[SegmentState]) -> bool:
     """Remove all files of a queue: segments from the oldest on, then the files that lead to them.
 
-    Segments found damaged are renamed instead. The caller syncs the directory.
+    Segments found damaged are renamed instead. The caller syncs the directory. Returns whether
+    there was a file.
 
     Raises:
         OSError: a file could not be removed; all others were.
     """
     failure: OSError | None = None
+    was_there = False
     paths = [(layout.finished_path(directory, name), False)]
     paths += [
         (layout.segment_path(directory, name, segment.number), segment.damage is not None)
@@ -426,9 +442,11 @@ def remove_queue(directory: str, name: str, segments: Iterable[SegmentState]) ->
                 os.rename(path, layout.quarantine_path(path))
             else:
                 os.unlink(path)
+            was_there = True
         except FileNotFoundError:
             pass
         except OSError as error:
             failure = failure or error
     if failure is not None:
         raise failure
+    return was_there

@@ -4,6 +4,9 @@ A deletion, pause or unpause is answered when nsqd.dat has it, so that no crash 
 disk does not take it for a while the answer comes anyway: the change is in force, and nsqd.dat
 follows as soon as it can. A creation does not wait: nsqd.dat is written whole, so thousands of
 creations in a row, each waiting for its own write, would take minutes.
+
+An emptying or deletion is in force at once, too. It is answered when the disk has forgotten the
+messages, so that no crash brings them back; what is published meanwhile stays.
 """
 
 import asyncio
@@ -13,6 +16,7 @@ from typing import TypeAlias
 
 from nsqd.api.topics import disk_error, get_channel, get_topic, get_valid_topic_name, internal_error
 from nsqd.broker.errors import ClosedError
+from nsqd.broker.queue.receipt import Receipt
 from nsqd.http.arguments import get_argument, get_names
 from nsqd.http.server import EMPTY, HttpError, Request, Response, Router
 from nsqd.node import Node
@@ -76,19 +80,11 @@ class AdminRoutes:
 
     def _delete_topic(self, request: Request) -> _Reply:
         topic = get_topic(self._broker, get_argument(request, "topic"))
-        try:
-            self._broker.delete_topic(topic.name)
-        except OSError as error:
-            raise internal_error("delete", topic.name, error) from error
-        return self._persisted(topic.name)
+        return self._deleted(self._broker.delete_topic(topic.name), topic.name, topic.name)
 
-    def _empty_topic(self, request: Request) -> Response:
+    def _empty_topic(self, request: Request) -> _Reply:
         topic = get_topic(self._broker, get_valid_topic_name(request))
-        try:
-            topic.empty()
-        except OSError as error:
-            raise internal_error("empty", topic.name, error) from error
-        return EMPTY
+        return _emptied(topic.empty(), topic.name)
 
     def _pause_topic(self, request: Request) -> _Reply:
         topic = get_topic(self._broker, get_argument(request, "topic"))
@@ -125,19 +121,12 @@ class AdminRoutes:
 
     def _delete_channel(self, request: Request) -> _Reply:
         topic, channel = get_channel(self._broker, *get_names(request))
-        try:
-            topic.delete_channel(channel.name)
-        except OSError as error:
-            raise internal_error("delete", f"{topic.name}:{channel.name}", error) from error
-        return self._persisted(topic.name)
+        receipt = topic.delete_channel(channel.name)
+        return self._deleted(receipt, f"{topic.name}:{channel.name}", topic.name)
 
-    def _empty_channel(self, request: Request) -> Response:
+    def _empty_channel(self, request: Request) -> _Reply:
         topic, channel = get_channel(self._broker, *get_names(request))
-        try:
-            channel.empty()
-        except OSError as error:
-            raise internal_error("empty", f"{topic.name}:{channel.name}", error) from error
-        return EMPTY
+        return _emptied(channel.empty(), f"{topic.name}:{channel.name}")
 
     def _pause_channel(self, request: Request) -> _Reply:
         topic, channel = get_channel(self._broker, *get_names(request))
@@ -152,6 +141,41 @@ class AdminRoutes:
     async def _persisted(self, topic_name: str) -> Response:
         await persist(self._node, topic_name)
         return EMPTY
+
+    async def _deleted(self, receipt: Receipt, name: str, topic_name: str) -> Response:
+        """Answer the deletion of a topic or channel when its files are gone and nsqd.dat has it.
+
+        Raises:
+            HttpError: 500, a file could not be removed.
+        """
+        error = await _outcome(receipt)
+        if error is not None:
+            raise internal_error("delete", name, error) from error
+        return await self._persisted(topic_name)
+
+
+async def _emptied(receipt: Receipt, name: str) -> Response:
+    """Answer an emptying when no crash brings the messages back.
+
+    Raises:
+        HttpError: 500, the disk has not forgotten them.
+    """
+    error = await _outcome(receipt)
+    if error is not None:
+        raise internal_error("empty", name, error) from error
+    return EMPTY
+
+
+async def _outcome(receipt: Receipt) -> OSError | None:
+    """Wait until a receipt is done; return its error."""
+    outcome: asyncio.Future[OSError | None] = asyncio.get_running_loop().create_future()
+
+    def settle(error: OSError | None) -> None:
+        if not outcome.cancelled():
+            outcome.set_result(error)
+
+    receipt.when_done(settle)
+    return await outcome
 
 
 async def persist(node: Node, topic_name: str) -> None:

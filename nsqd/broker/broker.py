@@ -94,6 +94,8 @@ class Broker:
         self._settings = settings
         self._scheduler = scheduler
         self._ids = ids
+        # The backends of deleted queues whose files are not gone yet, by name.
+        self._leaving: dict[str, DiskBackend] = {}
         # The files of all queues, while `load` opens them.
         self._queue_files: Mapping[str, QueueFiles] | None = None
         self.limits = LimitBook(settings.limits, self.topics, scheduler, self._publish)
@@ -134,20 +136,20 @@ class Broker:
         """Return the topic of that name if there is one."""
         return self.topics.get(name)
 
-    def delete_topic(self, name: str) -> None:
+    def delete_topic(self, name: str) -> Receipt:
         """Delete a topic, its channels and all their messages.
+
+        Return the receipt that is done when the files are gone, as far as they could be removed.
 
         Raises:
             KeyError: there is no such topic.
-            OSError: some of its files could not be removed.
         """
         topic = self.topics.pop(name)
         logger.info("TOPIC(%s): deleting", name)
         self.limits.forget(topic)
-        try:
-            topic.delete()
-        finally:
-            self._announce(topic, None)
+        receipt = topic.delete()
+        self._announce(topic, None)
+        return receipt
 
     def drain(self) -> None:
         """Refuse new messages for good; those that are here still go to the consumers."""
@@ -223,6 +225,9 @@ class Broker:
                 channel_closings.append(channel.queue.backend.close)
         if self.archives is not None:
             topic_closings += self.archives.close()
+        for backend in self._leaving.values():
+            backend.stop()
+            topic_closings.append(backend.remove_files)
         # The channels first: a topic may forget the records that it has handed over only when
         # the channels' disks have been synced.
         channel_errors = run_all(channel_closings)
@@ -274,13 +279,18 @@ class Broker:
         if self._queue_files is not None:
             files = self._queue_files.get(name) or QueueFiles(name)
         health = self.disk_health
-        backend = DiskBackend(
-            *(name, settings.disk, self._scheduler, partial(health.wrote, name)),
-            sync_times=self.sync_times,
-            on_repeat=health.repeated,
-            receipts=self._receipts,
-            files=files,
-        )
+        backend = self._leaving.get(name)
+        if backend is not None:
+            backend.stay()
+        else:
+            backend = DiskBackend(
+                *(name, settings.disk, self._scheduler, partial(health.wrote, name)),
+                sync_times=self.sync_times,
+                on_repeat=health.repeated,
+                receipts=self._receipts,
+                files=files,
+                leaving=self._leaving,
+            )
         return MessageQueue(settings.mem_queue_size, backend)
 
     def _announce(self, topic: Topic, channel: Channel | None) -> None:

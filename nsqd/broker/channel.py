@@ -17,6 +17,7 @@ column, so that the work per message is done in C.
 
 import logging
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,14 +26,16 @@ from itertools import repeat
 from operator import itemgetter
 from typing import cast
 
-from nsqd.broker.consumer import Consumer, Consumers, Locality, ReadyLine
+from nsqd.broker.consumer import Consumer, Consumers, Locality, ReadyLine, Sink
 from nsqd.broker.deferred import Deferred
+from nsqd.broker.disposal import Dropped, dispose
 from nsqd.broker.durations import Histogram, LatencyQuantiles
 from nsqd.broker.errors import ClosedError, ConsumerLimitError, NotInFlightError
 from nsqd.broker.in_flight import Entry, InFlight
 from nsqd.broker.limits.queue_bounds import Losses, QueueBounds
 from nsqd.broker.queue.batch import AnyBatch, Message, Piece
 from nsqd.broker.queue.message_queue import MessageQueue
+from nsqd.broker.queue.receipt import Receipt
 from nsqd.broker.scheduler import Scheduler
 from nsqd.protocol.names import is_ephemeral
 
@@ -238,7 +241,7 @@ class Channel:
             stored = [message[0] for message in messages if message[4] is not None]
             if stored:
                 due_ns = self._scheduler.steady_time_ns() + round(delay_s * 1e9)
-                self.queue.note_due(stored, due_ns)
+                self.queue.backend.note_due(stored, due_ns, are_unread=False)
         elif messages:
             self._put_back(messages)
         self.wake(consumer)
@@ -268,21 +271,19 @@ class Channel:
         self.is_paused = False
         self.look_again()
 
-    def empty(self) -> None:
+    def empty(self) -> Receipt:
         """Drop all messages: waiting, deferred, in flight and in limbo.
 
-        Raises:
-            OSError: a file could not be removed.
+        Return the receipt that is done when no crash brings them back.
         """
-        self.deferred.clear()
         if self.bounds is not None:
             self.bounds.empty()
-        self.consumers.drop_in_flight()
-        try:
-            self.queue.empty()
-        finally:
-            for consumer in self.consumers:
-                self.wake(consumer)
+        pieces, receipt = self.queue.empty()
+        dropped = [pieces, *self.deferred.drop(), *self.consumers.drop_in_flight()]
+        dispose(self._scheduler, dropped)
+        for consumer in self.consumers:
+            self.wake(consumer)
+        return receipt
 
     def flush(self) -> None:
         """Disconnect the consumers and write every message to disk, for the last time.
@@ -290,31 +291,45 @@ class Channel:
         Raises:
             OSError: not everything could be written.
         """
-        in_flight, deferred = self._shut()
+        messages = list(self.consumers.iter_messages())
+        deferred = list(self.deferred)
+        in_limbo, sinks, dropped = self._shut()
+        for sink in sinks:
+            sink.close()
+        dispose(self._scheduler, dropped)
         offset_ns = self._scheduler.steady_time_ns() - round(self._scheduler.time() * 1e9)
         due_times = {message[0]: offset_ns + round(due * 1e9) for due, message in deferred}
-        self.queue.flush([*in_flight, *(message for _, message in deferred)], due_times)
+        messages += in_limbo
+        messages += [message for _, message in deferred]
+        self.queue.flush(messages, due_times)
 
-    def delete(self) -> None:
-        """Disconnect the consumers and drop every message."""
-        self._shut()
-        self.queue.backend.delete()
+    def delete(self) -> Receipt:
+        """Disconnect the consumers and drop every message.
 
-    def _shut(self) -> tuple[list[Message], list[tuple[float, Message]]]:
-        """Let go of the consumers and of the limits; return the messages that are not queued.
+        Return the receipt that is done when the files are gone.
+        """
+        _, sinks, dropped = self._shut()
+        pieces, receipt = self.queue.delete()
+        dispose(self._scheduler, [pieces, *dropped])
+        if _close_some(sinks, self._scheduler):
+            self._scheduler.share(partial(_close_some, sinks, self._scheduler))
+        return receipt
 
-        Those are the ones in limbo and in flight, and the deferred ones with their due times.
+    def _shut(self) -> tuple[list[Message], list[Sink], list[Dropped]]:
+        """Let go of the consumers, of the limits and of all messages that are not queued.
+
+        Return the messages in limbo, the connections, and what has to be disposed of.
         """
         self.is_closed = True
         self.on_abandoned = None
-        messages: list[Message] = []
+        in_limbo: list[Message] = []
         if self.bounds is not None:
-            messages += self.bounds.close()
+            in_limbo = self.bounds.close()
             self.bounds = None
             self._take = self.queue.take
-        messages += self.consumers.close()
+        sinks, dropped = self.consumers.close()
         self._line.close()
-        return messages, self.deferred.close()
+        return in_limbo, sinks, [*dropped, *self.deferred.close()]
 
     def _put_back(self, messages: list[Message]) -> None:
         self.queue.put_back(messages)
@@ -390,6 +405,18 @@ class Channel:
             consumer.message_count += len(ids)
             consumer.sink.deliver(heads, ids, bodies)
         return taken
+
+
+def _close_some(sinks: list[Sink], scheduler: Scheduler) -> bool:
+    """Close a slice of connections, the first ones first; return whether there are more."""
+    end = scheduler.slice_end()
+    sinks.reverse()
+    while sinks:
+        sinks.pop().close()
+        if time.perf_counter() >= end:
+            break
+    sinks.reverse()
+    return bool(sinks)
 
 
 def _observe_finish_times(histogram: Histogram, entries: list[Entry], now: float) -> None:

@@ -15,6 +15,7 @@ from enum import IntEnum
 from itertools import chain
 from typing import Protocol
 
+from nsqd.broker.disposal import Dropped
 from nsqd.broker.in_flight import Entry, InFlight
 from nsqd.broker.queue.batch import Message
 from nsqd.broker.scheduler import Scheduler
@@ -179,25 +180,37 @@ class Consumers:
                 return NOT_OWNER
         return NOT_IN_FLIGHT
 
-    def drop_in_flight(self) -> None:
-        """Forget all messages in flight, and with them the consumers that have left."""
-        for consumer in self._subscribed:
-            consumer.in_flight.clear()
-        for consumer in self._departed:
-            consumer.in_flight.close()
-        self._departed.clear()
+    def iter_messages(self) -> Iterator[Message]:
+        """Give the messages in flight."""
+        return chain.from_iterable(consumer.in_flight for consumer in self._all())
 
-    def close(self) -> list[Message]:
-        """Disconnect and forget all consumers; return the messages that were in flight."""
-        messages: list[Message] = []
+    def drop_in_flight(self) -> list[Dropped]:
+        """Forget all messages in flight, and with them the consumers that have left.
+
+        Return what has to be disposed of.
+        """
+        dropped: list[Dropped] = []
+        for consumer in self._subscribed:
+            dropped += consumer.in_flight.drop()
+        for consumer in self._departed:
+            dropped += consumer.in_flight.close()
+        self._departed.clear()
+        return dropped
+
+    def close(self) -> tuple[list[Sink], list[Dropped]]:
+        """Forget all consumers and their messages.
+
+        Return the connections, which have to be closed, and what has to be disposed of.
+        """
+        dropped: list[Dropped] = []
         for consumer in self._all():
-            messages += consumer.in_flight.close()
-        for consumer in list(self._subscribed):
-            consumer.sink.close()
+            dropped += consumer.in_flight.close()
+        sinks = [consumer.sink for consumer in self._subscribed]
+        for consumer in self._subscribed:
             consumer.sink = GONE
         self._subscribed.clear()
         self._departed.clear()
-        return messages
+        return sinks, dropped
 
     def _all(self) -> Iterator[Consumer]:
         return chain(self._subscribed, self._departed)

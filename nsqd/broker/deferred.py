@@ -7,6 +7,7 @@ import heapq
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from nsqd.broker.disposal import Dropped
 from nsqd.broker.queue.batch import RECORD_OVERHEAD_BYTES, Message, Piece
 from nsqd.broker.scheduler import Scheduler, Timer
 
@@ -109,21 +110,21 @@ class Deferred:
             for child in range(2 * index + 1, min(2 * index + 3, len(self._heap))):
                 heapq.heappush(next_up, (self._heap[child], child))
 
-    def clear(self) -> list[tuple[float, Message]]:
-        """Forget all messages and return them with their due times, earliest first."""
-        messages = list(self)
-        self._heap.clear()
-        self._runs.clear()
+    def drop(self) -> list[Dropped]:
+        """Forget all messages; return what has to be disposed of."""
+        dropped: list[Dropped] = [self._runs, self._heap]
+        self._runs = {}
+        self._heap = []
         self._left_count = self._count = self.size_bytes = 0
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        return messages
+        return dropped
 
-    def close(self) -> list[tuple[float, Message]]:
-        """Let go of the channel; return the messages as `clear` does."""
+    def close(self) -> list[Dropped]:
+        """Let go of the channel and all messages, as `drop` does."""
         self._on_due = _ignore
-        return self.clear()
+        return self.drop()
 
     def _arm(self) -> None:
         if not self._heap or self._is_releasing:

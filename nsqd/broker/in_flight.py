@@ -8,9 +8,10 @@ still answer a message until it has left.
 import heapq
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice, repeat
+from itertools import islice, repeat
 from typing import TypeAlias
 
+from nsqd.broker.disposal import Dropped
 from nsqd.broker.queue.batch import Batch, Message, Piece
 from nsqd.broker.scheduler import Scheduler, Timer
 
@@ -155,27 +156,31 @@ class InFlight:
         self.entries[message_id] = (deadline, *entry[1:])
         return True
 
-    def clear(self) -> list[Message]:
-        """Forget all messages and return them."""
-        everything = chain(
-            self.entries.items(),
-            ((message_id, entry) for message_id, twins in self._twins.items() for entry in twins),
-        )
-        messages = [_message(message_id, entry) for message_id, entry in everything]
-        self.entries.clear()
-        self._twins.clear()
+    def __iter__(self) -> Iterator[Message]:
+        """Give all messages, which stay here."""
+        for message_id, entry in self.entries.items():
+            yield _message(message_id, entry)
+        for message_id, twins in self._twins.items():
+            for entry in twins:
+                yield _message(message_id, entry)
+
+    def drop(self) -> list[Dropped]:
+        """Forget all messages; return what has to be disposed of."""
+        dropped: list[Dropped] = [self.entries, self._twins, self._early]
+        self.entries = {}
+        self._twins = {}
         self.twin_count = 0
-        self._early.clear()
+        self._early = []
         self._noted = iter(())
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        return messages
+        return dropped
 
-    def close(self) -> list[Message]:
-        """Let go of the channel and the consumer; return the messages."""
+    def close(self) -> list[Dropped]:
+        """Let go of the channel, the consumer and all messages, as `drop` does."""
         self._on_expired = _ignore_expired
-        return self.clear()
+        return self.drop()
 
     def _promote(self, message_id: bytes) -> None:
         twins = self._twins.get(message_id)

@@ -16,6 +16,7 @@ from functools import partial
 
 from nsqd.broker.archive.archive import Archive
 from nsqd.broker.channel import Channel
+from nsqd.broker.disposal import dispose
 from nsqd.broker.errors import ClosedError
 from nsqd.broker.limits.overrides import NO_OVERRIDES
 from nsqd.broker.limits.queue_bounds import Losses
@@ -181,20 +182,22 @@ class Topic:
             self._announce(channel)
         return channel
 
-    def delete_channel(self, name: str) -> None:
-        """Delete a channel with its messages and disconnect its consumers."""
+    def delete_channel(self, name: str) -> Receipt:
+        """Delete a channel with its messages and disconnect its consumers.
+
+        Return the receipt that is done when its files are gone.
+        """
         channel = self.channels.pop(name, None)
         if channel is None:
-            return
+            return Receipt(0)
         logger.info("TOPIC(%s): deleting channel %s", self.name, name)
         self.hand_over.remove_channel(channel)
         self._rearrange()
-        try:
-            channel.delete()
-        finally:
-            self._announce(channel)
-            if self.is_ephemeral and not self.channels and self.on_abandoned is not None:
-                self.on_abandoned()
+        receipt = channel.delete()
+        self._announce(channel)
+        if self.is_ephemeral and not self.channels and self.on_abandoned is not None:
+            self.on_abandoned()
+        return receipt
 
     def pause(self) -> None:
         """Keep messages here until `unpause`."""
@@ -206,17 +209,18 @@ class Topic:
         self.is_paused = False
         self._rearrange()
 
-    def empty(self) -> None:
+    def empty(self) -> Receipt:
         """Drop the messages that wait here.
 
-        Raises:
-            OSError: a file could not be removed.
+        Return the receipt that is done when no crash brings them back.
         """
         self.hand_over.clear()
         if self.bounds is not None:
             self.bounds.empty()
-        self.queue.empty()
+        pieces, receipt = self.queue.empty()
+        dispose(self._scheduler, [pieces])
         self._rearrange()
+        return receipt
 
     def flush(self) -> list[OSError]:
         """Write all messages to disk, for the last time; return the errors."""
@@ -239,35 +243,27 @@ class Topic:
         """Return the topic's queue and those of its channels."""
         return [self.queue, *(channel.queue for channel in self.channels.values())]
 
-    def delete(self) -> None:
+    def delete(self) -> Receipt:
         """Delete the topic, its channels, all their messages and its history.
 
-        Raises:
-            OSError: a file could not be removed; everything else is done all the same.
+        Return the receipt that is done when the files are gone, as far as they could be removed.
         """
         self.state = TopicState.CLOSED
         self.refusal = ClosedError
         self.on_abandoned = None
         self.hand_over.is_direct = False
         self._unbind()
-        errors = []
+        receipt = Receipt(0)
         for name in list(self.channels):
-            try:
-                self.delete_channel(name)
-            except OSError as error:
-                errors.append(error)
+            receipt.include(self.delete_channel(name))
         self.on_channel_change = None  # refers to this topic: the garbage collector is off
         self.hand_over.clear()
-        steps = [self.queue.empty, self.queue.backend.delete]
+        pieces, queue_receipt = self.queue.delete()
+        receipt.include(queue_receipt)
+        dispose(self._scheduler, [pieces])
         if self.archive is not None:
-            steps.append(self.archive.delete)
-        for step in steps:
-            try:
-                step()
-            except OSError as error:
-                errors.append(error)
-        if errors:
-            raise errors[0]
+            receipt.include(self.archive.delete())
+        return receipt
 
     def _unbind(self) -> None:
         if self.bounds is not None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from nsqd.broker.archive.retention import Chunk, RetainedLog
 from nsqd.broker.queue.batch import RECORD_OVERHEAD_BYTES, AnyBatch
+from nsqd.broker.queue.receipt import Receipt
 
 logger = logging.getLogger(__name__)
 
@@ -92,15 +93,17 @@ class Archive:
         backlog: Backlog,
         segment_bytes: int,
         open_log: Callable[[], RetainedLog],
-        on_delete: Callable[["Archive"], object],
+        on_delete: Callable[["Archive"], Receipt],
     ) -> None:
         """Args:
         open_log: opens the files, which blocks.
-        on_delete: told before the archive is deleted.
+        on_delete: told when the archive is deleted; has `remove_files` called in a thread, and
+            returns the receipt that is done then.
         """
         self.name = name
         self.dropped_count = 0
         self.is_closed = False
+        self._are_files_removed = False
         self.write_error: OSError | None = None
         self.sync_error: OSError | None = None
         self._backlog = backlog
@@ -182,23 +185,29 @@ class Archive:
             dropped_count=self.dropped_count,
         )
 
-    def delete(self) -> None:
-        """Remove the history for good; wait for a round that is writing it.
-
-        Raises:
-            OSError: a file could not be removed.
-        """
+    def delete(self) -> Receipt:
+        """Remove the history for good; return the receipt that is done when its files are gone."""
         self.is_closed = True
-        self._on_delete(self)
         self._backlog.archives.pop(self, None)
         self._backlog.free(self._waiting_bytes)
         self._waiting_bytes = 0
         self._batches.clear()
-        with self._lock:
-            self._chunks.clear()
-            (self._log or self._open_log()).delete()
+        return self._on_delete(self)
 
     # --- in any thread
+
+    def remove_files(self) -> None:
+        """Remove the files of a deleted archive, unless that is done; wait for a round that writes.
+
+        Raises:
+            OSError: a file could not be removed.
+        """
+        with self._lock:
+            if self._are_files_removed:
+                return
+            self._are_files_removed = True
+            self._chunks.clear()
+            (self._log or self._open_log()).delete()
 
     def write(self, now_ns: int) -> None:
         """Write the chunks, and note in `write_error` if that fails."""

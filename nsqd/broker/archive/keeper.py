@@ -19,6 +19,7 @@ from diskqueue.layout import QueueFiles, list_queues
 from nsqd.broker.archive.archive import Archive, Backlog
 from nsqd.broker.archive.retention import RetainedLog, Retention
 from nsqd.broker.queue.backend import DiskSettings
+from nsqd.broker.queue.receipt import Receipt
 from nsqd.broker.scheduler import Scheduler, Timer
 
 logger = logging.getLogger(__name__)
@@ -48,6 +49,8 @@ class ArchiveKeeper:
         self._archives: dict[str, Archive] = {}
         # The files at the start of archives that have not been open yet; None before the listing.
         self._unopened: dict[str, QueueFiles] | None = None
+        # Deleted archives whose files are not gone yet, by the name of the topic.
+        self._leaving: dict[str, Archive] = {}
         self._backlog = Backlog(self._wake)
         # Archives with something to sync, and when that is due, in the order of these times.
         self._sync_due: dict[Archive, float] = {}
@@ -81,9 +84,15 @@ class ArchiveKeeper:
     def open(self, topic_name: str) -> Archive:
         """Return the archive of a topic; its files are opened by the next round."""
         files = self._find_files(topic_name)
+        deleted = self._leaving.get(topic_name)
 
         def open_log() -> RetainedLog:
-            nonlocal files
+            nonlocal files, deleted
+            if deleted is not None:
+                # The topic was deleted and made again; this is a thread, which may wait.
+                with contextlib.suppress(OSError):  # told to the caller who deleted the topic
+                    deleted.remove_files()
+                deleted = None
             first_files, files = files, None  # true only until the log is opened
             return RetainedLog(
                 *(str(self._directory), topic_name, self._retention),
@@ -93,7 +102,7 @@ class ArchiveKeeper:
             )
 
         segment_bytes = self._retention.segment_bytes(self._disk.max_bytes_per_file)
-        archive = Archive(topic_name, self._backlog, segment_bytes, open_log, self._forget)
+        archive = Archive(topic_name, self._backlog, segment_bytes, open_log, self._remove)
         self._archives[topic_name] = archive
         self._backlog.announce(archive)
         return archive
@@ -120,10 +129,22 @@ class ArchiveKeeper:
             archive.encode()
         return [functools.partial(archive.close, now_ns) for archive in self._archives.values()]
 
-    def _forget(self, archive: Archive) -> None:
+    def _remove(self, archive: Archive) -> Receipt:
+        """Forget an archive that is deleted, and have its files removed."""
         self._archives.pop(archive.name, None)
         self._sync_due.pop(archive, None)
         self._failing.pop(archive, None)
+        self._leaving[archive.name] = archive
+        receipt = Receipt(1)
+        self._scheduler.run_in_thread(
+            archive.remove_files, functools.partial(self._end_removal, archive, receipt)
+        )
+        return receipt
+
+    def _end_removal(self, archive: Archive, receipt: Receipt, error: OSError | None) -> None:
+        if self._leaving.get(archive.name) is archive:
+            del self._leaving[archive.name]
+        receipt.settle(error)
 
     # --- when
 

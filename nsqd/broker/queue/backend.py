@@ -2,8 +2,12 @@
 
 A `DiskBackend` owns a DiskQueue (records), a DueLog (due times of deferred messages) and a
 SyncSchedule (when both become durable). Appends and reads run on the event loop (2 us against 67 us
-through a thread), syncs in threads. Emptying and deleting are rare and run on the event loop with
-all that they need: the files, one fsync of the directory, and the end of a sync that runs.
+through a thread), syncs in threads. Emptying forgets all records at once, and the sync that makes
+that durable removes their files.
+
+A queue that is deleted is emptied in the same way, and is *leaving* until that sync has ended. If a
+queue of the same name is made meanwhile, it is this one, which stays. So no thread ever removes
+files of one queue while another writes files of the same names.
 """
 
 import errno
@@ -17,6 +21,7 @@ from typing import Protocol
 
 from diskqueue import DiskQueue, layout
 from diskqueue.envelope import HEADER_BYTES
+from nsqd.broker.disposal import dispose
 from nsqd.broker.durations import Histogram
 from nsqd.broker.queue.batch import MixedBatch, Origin, Piece
 from nsqd.broker.queue.due_log import DueLog
@@ -90,12 +95,8 @@ class Backend(Protocol):
     def leave_trace(self) -> None:
         """Leave a file by which a new queue without records is found after a crash."""
 
-    def empty(self) -> None:
-        """Forget all records.
-
-        Raises:
-            OSError: a file could not be removed.
-        """
+    def empty(self) -> Receipt:
+        """Forget all records; the receipt is done when no crash brings them back."""
 
     def free_room(self) -> None:
         """Have files removed that hold finished records only."""
@@ -110,12 +111,8 @@ class Backend(Protocol):
             OSError: it may not be durable.
         """
 
-    def delete(self) -> None:
-        """Remove the files.
-
-        Raises:
-            OSError: a file could not be removed.
-        """
+    def delete(self) -> Receipt:
+        """Forget all records and remove the files; the receipt is done when they are gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +139,7 @@ class DiskBackend:
         receipts: Receipts | None = None,
         on_repeat: Callable[[str, OSError | None], object] | None = None,
         files: layout.QueueFiles | None = None,
+        leaving: "dict[str, DiskBackend] | None" = None,
     ) -> None:
         """Args:
         on_write: called with the outcome of each append, for the daemon's health.
@@ -150,7 +148,9 @@ class DiskBackend:
         on_repeat: called with the outcome of a sync or a read that failed, or succeeded after a
             failure; without it, on_write is called.
         files: the files of the queue, if the caller has listed the data path.
+        leaving: has the backends that are being deleted, by name; this one adds itself.
         """
+        self._leaving = {} if leaving is None else leaving
         self._queue = DiskQueue(
             settings.data_path,
             name,
@@ -308,20 +308,18 @@ class DiskBackend:
             logger.error("DISKQUEUE(%s): failed to leave a trace - %s", self._name, error)  # noqa: TRY400 - no traceback
             self._on_write(error)
 
-    def empty(self) -> None:
-        """Forget all records.
-
-        Raises:
-            OSError: a file could not be removed.
-        """
+    def empty(self) -> Receipt:
+        """Forget all records; the receipt is done when no crash brings them back."""
+        receipt = Receipt(1)
+        dispose(self._scheduler, [self._due_log.unread])
         try:
             self._due_log.remove()
-        finally:
-            try:
-                self._queue.empty()
-            finally:
-                self._schedule.settle_all()
-                self._schedule.note_change()
+        except OSError as error:
+            receipt.error = error
+        self._queue.forget_all()
+        self._schedule.settle_all()
+        self._schedule.sync_fully(receipt)
+        return receipt
 
     def free_room(self) -> None:
         """Have files removed that hold finished records only, if there are any."""
@@ -342,22 +340,45 @@ class DiskBackend:
         finally:
             self._queue.close()
 
-    def delete(self) -> None:
-        """Remove the files.
+    def delete(self) -> Receipt:
+        """Forget all records and remove the files; the receipt is done when they are gone."""
+        self._leaving[self._name] = self
+        receipt = Receipt(1)
+        self.empty().when_done(partial(self._finish_delete, receipt))
+        return receipt
+
+    def stay(self) -> None:
+        """Be the backend of a new queue of the same name: the old one was being deleted."""
+        del self._leaving[self._name]
+
+    def remove_files(self) -> None:
+        """Remove the files of a queue that is leaving, for the last time; block, in any thread.
 
         Raises:
             OSError: a file could not be removed.
         """
+        self._queue.delete()
+
+    def _finish_delete(self, receipt: Receipt, error: OSError | None) -> None:
+        """Remove the files that are left, few and small, unless they are those of a new queue."""
+        if self._leaving.get(self._name) is not self:
+            receipt.settle(error)
+            return
+        del self._leaving[self._name]
         self.stop()
         for verb in ("sync", "read"):
             self._report(verb, None)
         try:
-            self._due_log.remove()
-        finally:
-            try:
-                self._queue.delete()
-            finally:
-                self._schedule.settle_all()
+            was_there = self._queue.delete()
+        except OSError as raised:
+            receipt.settle(error or raised)
+            return
+        if error is not None or not was_there:
+            receipt.settle(error)
+            return
+        # Without their names in the directory no start takes the queue for one that exists.
+        sync_directory = partial(layout.fsync_directory, self._data_path)
+        self._scheduler.run_in_thread(sync_directory, receipt.settle)
 
     def stop(self) -> None:
         """Start no sync any more."""
@@ -401,8 +422,9 @@ class NullBackend:
     def leave_trace(self) -> None:
         """Do nothing: no message survives a restart."""
 
-    def empty(self) -> None:
+    def empty(self) -> Receipt:
         """Do nothing."""
+        return Receipt(0)
 
     def free_room(self) -> None:
         """Do nothing."""
@@ -413,8 +435,9 @@ class NullBackend:
     def close(self) -> None:
         """Do nothing."""
 
-    def delete(self) -> None:
+    def delete(self) -> Receipt:
         """Do nothing."""
+        return Receipt(0)
 
 
 def _report(

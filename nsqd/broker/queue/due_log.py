@@ -185,9 +185,9 @@ class DueLog:
             OSError: a file could not be removed.
         """
         self.close()
-        self.unread.clear()
-        self._step_counts.clear()
-        self._twin_counts.clear()
+        self.unread = {}
+        self._step_counts = Counter()
+        self._twin_counts = Counter()
         self._size_bytes = self._latest_ns = self._old_latest_ns = 0
         _unlink(self._path)
         _unlink(self._old_path)

@@ -21,6 +21,7 @@ from itertools import groupby
 
 from nsqd.broker.queue.backend import Backend
 from nsqd.broker.queue.batch import RECORD_OVERHEAD_BYTES, AnyBatch, Message, Origin, Piece
+from nsqd.broker.queue.receipt import Receipt
 
 READ_MAX_RECORDS = 1024
 READ_MAX_BYTES = 256 * 1024
@@ -145,10 +146,6 @@ class MessageQueue:
                 self._backend.pop_due_time(message_id)
             self._undo_append(batch, 0)
 
-    def note_due(self, ids: Sequence[bytes], due_ns: int) -> None:
-        """Record when messages are due that have been taken and have a record on disk."""
-        self._backend.note_due(ids, due_ns, are_unread=False)
-
     def count_deferred(self, now_ns: int) -> int:
         """Return how many of the messages on disk are not to be delivered yet."""
         # A crash, or a publish that was undone, can leave due times without a record.
@@ -235,17 +232,23 @@ class MessageQueue:
         """Forget these records: their messages are finished."""
         self._backend.commit(ordinals)
 
-    def empty(self) -> None:
+    def empty(self) -> tuple[deque[Piece], Receipt]:
         """Drop all messages.
 
-        Raises:
-            OSError: a file could not be removed.
+        Return the pieces, which have to be disposed of, and the receipt that is done when no crash
+        brings the messages back.
         """
-        self._forget_memory()
-        try:
-            self._backend.empty()
-        finally:
-            self._unread_count = self._backend.unread_count
+        pieces = self._forget_memory()
+        receipt = self._backend.empty()
+        self._unread_count = self._backend.unread_count
+        return pieces, receipt
+
+    def delete(self) -> tuple[deque[Piece], Receipt]:
+        """Drop all messages and remove the files, as `empty` does."""
+        pieces = self._forget_memory()
+        receipt = self._backend.delete()
+        self._unread_count = self._backend.unread_count
+        return pieces, receipt
 
     def flush(
         self, messages: Sequence[Message], due_times: Mapping[bytes, int] = _NO_TIMES
@@ -315,9 +318,13 @@ class MessageQueue:
                 self._written_count -= piece.stop - piece.start
             self._kept_deferred.pop(piece, None)
 
-    def _forget_memory(self) -> None:
-        while self._pieces:
-            self._leave(self._pieces.pop())
+    def _forget_memory(self) -> deque[Piece]:
+        """Have no message in memory any more; return the pieces that were there."""
+        pieces, self._pieces = self._pieces, deque()
+        self._memory_count = self._memory_bytes = 0
+        self._kept_count = self._kept_bytes = self._written_count = 0
+        self._kept_deferred = {}
+        return pieces
 
     def _append(self, batch: AnyBatch, start: int) -> Piece | None:
         """Append to disk from `start` on; return the piece to keep in memory, if it is to be kept.

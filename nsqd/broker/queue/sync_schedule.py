@@ -128,6 +128,9 @@ class SyncSchedule:
         self._append_number = 0
         self._covered_number = 0  # by the sync that runs, or the last one
         self._receipts: deque[tuple[int, Receipt]] = deque()
+        # Those that wait for a full sync, and those that the one that runs covers.
+        self._full_receipts: list[Receipt] = []
+        self._covered_receipts: list[Receipt] = []
 
     @property
     def state(self) -> SyncState:
@@ -171,8 +174,15 @@ class SyncSchedule:
         if self._is_group_commit and self._is_resting:
             self._start_soon()
 
+    def sync_fully(self, receipt: Receipt) -> None:
+        """Begin a full sync at the end of this turn; settle the receipt when it has ended."""
+        self._full_receipts.append(receipt)
+        self._full_at = _AT_ONCE
+        if self._is_resting:
+            self._start_soon()
+
     def settle_all(self) -> None:
-        """Settle every receipt: the queue was emptied or deleted, nothing is left to be synced."""
+        """Settle the receipts of all appends: the queue was emptied, none is left to be synced."""
         self._settle(self._append_number, None)
 
     def stop(self) -> None:
@@ -200,18 +210,21 @@ class SyncSchedule:
         is_full = self._full_at <= self._scheduler.time()
         if is_full:
             self._full_at = _NEVER
+            self._covered_receipts, self._full_receipts = self._full_receipts, []
         self._covered_number = self._append_number
         try:
             self._job = self._queue.prepare_sync(with_metadata=is_full)
         except OSError as error:
             self._settle(self._covered_number, error)
             self._fail(SyncFailure.RECORDS, error)
+            self._settle_full(error)
             self._rest()
             return
         if self._job is None:
             # All is durable, or the changes were undone or emptied.
             self._settle(self._covered_number, None)
             self._succeed(is_full=is_full)
+            self._settle_full(None)
             self._rest()
             return
         self._started = time.perf_counter()
@@ -233,6 +246,7 @@ class SyncSchedule:
         else:
             have_records = job.are_segments_durable
             self._fail(SyncFailure.METADATA if have_records else SyncFailure.RECORDS, error)
+        self._settle_full(error)
         # Settling a receipt runs the code of its owner, which may add another or stop the schedule.
         if self._has_urgent_receipts and self._state is SyncState.RUNNING:
             self._start()
@@ -241,7 +255,7 @@ class SyncSchedule:
 
     @property
     def _has_urgent_receipts(self) -> bool:
-        return self._is_group_commit and bool(self._receipts)
+        return bool(self._full_receipts or (self._is_group_commit and self._receipts))
 
     def _rest(self) -> None:
         """Leave RUNNING: wait for the next full sync, or for a change if none is planned."""
@@ -269,6 +283,12 @@ class SyncSchedule:
         """Settle the receipts of the appends up to `number`."""
         while self._receipts and self._receipts[0][0] <= number:
             self._receipts.popleft()[1].settle(error)
+
+    def _settle_full(self, error: OSError | None) -> None:
+        """Settle the receipts that the full sync covers which has ended."""
+        receipts, self._covered_receipts = self._covered_receipts, []
+        for receipt in receipts:
+            receipt.settle(error)
 
     def _fail(self, failure: SyncFailure, error: OSError) -> None:
         """Report, and plan a full sync after the delay: at once it would only fail again."""

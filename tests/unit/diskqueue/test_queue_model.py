@@ -52,6 +52,10 @@ class QueueMachine(RuleBasedStateMachine):
         # Not so after a crash between sidecar and metadata, until the reader is at the tail.
         self.is_depth_exact = True
         self.has_sync_failed = False
+        # Records that were forgotten and may come again after a crash, and how many of them will
+        # not once the job has run.
+        self.ghosts: list[bytes] = []
+        self.job_ghost_count = 0
         self.forget_all()
         self.ordinal_shift = 0  # index in `records` = ordinal - shift
 
@@ -182,6 +186,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.has_sync_failed = False
         assert self.queue.unsynced_count == 0
         self.durable_done = set(self.done)
+        self.ghosts = []
         self.check_segments_are_needed()
 
     def check_segments_are_needed(self) -> None:
@@ -223,8 +228,10 @@ class QueueMachine(RuleBasedStateMachine):
         if self.job is not None:
             assert self.queue.prepare_sync() is None
         self.job_done = set(self.done if with_metadata else self.durable_done)
+        self.job_ghost_count = len(self.ghosts) if with_metadata else 0
         if self.job is None:
             self.durable_done = self.job_done
+            del self.ghosts[: self.job_ghost_count]
 
     @precondition(lambda self: self.job is not None)
     @rule(is_lost=st.booleans())
@@ -236,7 +243,16 @@ class QueueMachine(RuleBasedStateMachine):
             self.job.run()
             self.queue.complete_sync(self.job)
             self.durable_done = self.job_done
+            del self.ghosts[: self.job_ghost_count]
         self.job = None
+
+    @rule()
+    def forget(self) -> None:
+        self.queue.forget_all()
+        self.ghosts += self.records
+        self.ordinal_shift += self.read_count
+        self.forget_all()
+        self.job_done = set()
 
     @rule()
     def empty(self) -> None:
@@ -244,6 +260,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert not list(self.directory.iterdir())
         self.ordinal_shift += self.read_count
         self.forget_all()
+        self.ghosts = []
         self.drop_job()
 
     def drop_job(self) -> None:
@@ -281,7 +298,7 @@ class QueueMachine(RuleBasedStateMachine):
         found = drain(DiskQueue(scout, "t", max_bytes_per_file=self.max_bytes_per_file))
         shutil.rmtree(scout)
         again = set(found)
-        assert found == [data for data in self.records if data in again]
+        assert found == [data for data in self.ghosts + self.records if data in again]
         for index, data in enumerate(self.records):
             assert data in again or index in self.done, "lost"
             assert data not in again or index not in self.durable_done, "finished before the sync"
@@ -289,6 +306,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def start_over(self, records: list[bytes]) -> None:
         self.forget_all()
+        self.ghosts = []
         self.records = list(records)
         self.finished.difference_update(records)  # they have come again
         self.ordinal_shift = 0

@@ -243,9 +243,12 @@ def test_delete_removes_the_files(tmp_path: Path) -> None:
     rig.advance(2)
     assert list(tmp_path.iterdir())
 
-    rig.channel.delete()
+    receipt = rig.channel.delete()
+    rig.settle()
 
     assert list(tmp_path.iterdir()) == []
+    assert receipt.is_done
+    assert receipt.error is None
 
 
 def test_sampling_forgets_the_records_of_what_it_drops(

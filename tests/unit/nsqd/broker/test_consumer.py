@@ -34,7 +34,7 @@ def test_capacity_is_rdy_less_what_is_in_flight() -> None:
     assert consumer.capacity == 0
     consumer.ready_count = 1
     assert consumer.capacity <= 0
-    consumer.in_flight.clear()
+    consumer.in_flight.drop()
     assert consumer.capacity == 1
 
 

@@ -60,7 +60,7 @@ def test_messages_of_one_due_time_keep_their_order() -> None:
     assert rig.due == [(1, b"z"), (1, b"y"), (1, b"x")]
 
 
-def test_clear_returns_what_is_left_earliest_first_and_stops_the_timer() -> None:
+def test_drop_forgets_what_is_left_and_stops_the_timer() -> None:
     #
     rig = Rig()
     rig.add(3, b"c")
@@ -68,10 +68,8 @@ def test_clear_returns_what_is_left_earliest_first_and_stops_the_timer() -> None
     rig.add(2, b"b")
     rig.scheduler.advance(1)
 
-    assert [(due - 1000, message[3]) for due, message in rig.deferred.clear()] == [
-        (2, b"b"),
-        (3, b"c"),
-    ]
+    assert [(due - 1000, message[3]) for due, message in rig.deferred] == [(2, b"b"), (3, b"c")]
+    rig.deferred.drop()
     assert len(rig.deferred) == 0
     assert rig.scheduler.pending_timers == []
 
@@ -158,15 +156,16 @@ def test_messages_added_between_two_slices_wait_for_their_own_time() -> None:
     assert rig.due[-1] == (1.5, b"new")
 
 
-def test_nothing_leaves_after_a_clear_between_two_slices() -> None:
+def test_nothing_leaves_after_a_drop_between_two_slices() -> None:
     bodies = numbered(2 * MAX_DUE_TOGETHER)
     rig = releasing_rig(*bodies)
     rig.due.clear()
 
-    left = rig.deferred.clear()
+    assert [message[3] for _, message in rig.deferred] == bodies[MAX_DUE_TOGETHER:]
+    rig.deferred.drop()
     rig.scheduler.settle()
 
-    assert [message[3] for _, message in left] == bodies[MAX_DUE_TOGETHER:]
+    assert (len(rig.deferred), rig.deferred.size_bytes) == (0, 0)
     assert rig.due == []
     assert rig.scheduler.pending_timers == []
 

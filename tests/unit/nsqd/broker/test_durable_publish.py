@@ -179,10 +179,14 @@ def test_nobody_waits_for_what_is_gone_even_if_its_files_stay(
 
     with monkeypatch.context() as patch:
         refuse_unlinks(patch)
-        with pytest.raises(OSError, match="Input/output error"):
-            getattr(backend, verb)()
+        outcome = getattr(backend, verb)()
+        assert receipt.is_done
+        rig.scheduler.settle()
+        while rig.scheduler.held_work:
+            rig.scheduler.finish_thread()
+            rig.scheduler.settle()
 
-    assert receipt.is_done
+    assert "Input/output error" in str(outcome.error)
 
 
 def test_a_deleted_topic_leaves_no_history_even_if_other_files_stay(
@@ -197,10 +201,11 @@ def test_a_deleted_topic_leaves_no_history_even_if_other_files_stay(
 
     with monkeypatch.context() as patch:
         refuse_unlinks(patch)
-        with pytest.raises(OSError, match="Input/output error"):
-            topic.delete()
+        outcome = topic.delete()
+        rig.scheduler.settle()
 
     assert topic.archive.is_closed
+    assert "Input/output error" in str(outcome.error)
 
 
 def test_a_topic_forgets_what_a_channel_has_emptied_before_its_sync(tmp_path: Path) -> None:

@@ -170,11 +170,35 @@ def test_deleting_a_topic_waits_for_the_round_that_is_at_it(rig: ArchiveRig) -> 
     rig.publish(b"x")
     rig.advance(GATHER_S)
 
+    receipt = rig.broker.delete_topic("t")
+    rig.settle()
+    assert not receipt.is_done
+    while rig.scheduler.held_work:
+        rig.scheduler.finish_thread()
+        rig.settle()
+
+    assert list((rig.data_path / "archive").iterdir()) == []
+    assert receipt.is_done
+
+
+def test_a_topic_made_again_keeps_the_history_of_its_new_life_alone(rig: ArchiveRig) -> None:
+    rig.publish(b"old")
+    rig.advance(GATHER_S)
+    rig.scheduler.holds_threads = True
     rig.broker.delete_topic("t")
+    removal = rig.scheduler.held_work.popleft()  # held up: the new topic comes before it
+    rig.publish(b"new")
+    rig.scheduler.advance(GATHER_S)
+    while rig.scheduler.held_work:
+        rig.scheduler.finish_thread()
+        rig.settle()
+
+    rig.scheduler.held_work.append(removal)
     rig.scheduler.finish_thread()
     rig.settle()
 
-    assert list((rig.data_path / "archive").iterdir()) == []
+    assert rig.broker.close() == []
+    assert rig.bodies() == [b"new"]
 
 
 def test_history_of_an_earlier_life_is_deleted_with_its_topic(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 import errno
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -340,8 +341,10 @@ def test_a_deleted_queue_fails_no_longer(tmp_path: Path, monkeypatch: pytest.Mon
         rig.scheduler.settle()
     assert list(filter(None, rig.failures.values()))
 
-    rig.backend.delete()
+    receipt = rig.backend.delete()
+    rig.scheduler.settle()
 
+    assert receipt.is_done
     assert not list(filter(None, rig.failures.values()))
 
 
@@ -413,3 +416,99 @@ def test_a_block_that_stays_unreadable_is_given_up(
 
     assert rig.read() == [b"a"]
     assert rig.writes[-2:] == [failure, None]
+
+
+def found_after_kill(data_path: Path, copy: Path) -> list[bytes]:
+    """Return what a start finds on the disk as it is now."""
+    shutil.copytree(data_path, copy)
+    rig = Rig(copy)
+    found: list[bytes] = []
+    while bodies := rig.read():
+        found += bodies
+    return found
+
+
+def test_an_emptying_is_done_when_a_kill_brings_nothing_back(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    rig = Rig(tmp_path / "data")
+    rig.append(b"old", b"old")
+    rig.scheduler.holds_threads = True
+
+    outcomes: list[OSError | None] = []
+    rig.backend.empty().when_done(outcomes.append)
+    rig.append(b"new")
+    assert rig.backend.unread_count == 1
+    rig.scheduler.settle()
+    assert outcomes == []
+    assert found_after_kill(rig.data_path, tmp_path / "early") == [b"old", b"old", b"new"]
+    rig.scheduler.finish_thread()
+    rig.scheduler.settle()
+
+    assert outcomes == [None]
+    assert found_after_kill(rig.data_path, tmp_path / "late") == [b"new"]
+    assert rig.read() == [b"new"]
+
+
+def test_an_emptying_overtakes_a_sync_that_runs(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    rig = Rig(tmp_path / "data")
+    rig.append(*[b"x" * 1000] * 20)
+    rig.scheduler.holds_threads = True
+    rig.scheduler.advance(2)
+    assert rig.scheduler.held_work
+
+    outcomes: list[OSError | None] = []
+    rig.backend.empty().when_done(outcomes.append)
+    rig.append(b"new")
+    rig.scheduler.finish_thread()
+    rig.scheduler.settle()
+    assert outcomes == []
+    rig.scheduler.finish_thread()
+    rig.scheduler.settle()
+
+    assert outcomes == [None]
+    assert found_after_kill(rig.data_path, tmp_path / "copy") == [b"new"]
+
+
+def test_a_deleted_queue_that_is_made_again_keeps_its_new_records_alone(tmp_path: Path) -> None:
+    leaving: dict[str, DiskBackend] = {}
+    scheduler = FakeScheduler()
+    settings = disk_settings(tmp_path / "data")
+    (tmp_path / "data").mkdir()
+    backend = DiskBackend("t:c", settings, scheduler, lambda error: None, leaving=leaving)
+    rig = Rig(tmp_path / "data", scheduler=scheduler)
+    rig.backend = backend
+    rig.append(b"old")
+    rig.scheduler.holds_threads = True
+    outcomes: list[OSError | None] = []
+    backend.delete().when_done(outcomes.append)
+    rig.scheduler.settle()
+
+    leaving["t:c"].stay()
+    rig.append(b"new")
+    while rig.scheduler.held_work:
+        rig.scheduler.finish_thread()
+        rig.scheduler.advance(2)
+
+    assert outcomes == [None]
+    assert leaving == {}
+    assert found_after_kill(rig.data_path, tmp_path / "copy") == [b"new"]
+
+
+def test_a_deletion_is_done_when_the_directory_is_synced(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.append(b"x")
+    rig.scheduler.advance(2)
+    rig.scheduler.holds_threads = True
+
+    outcomes: list[OSError | None] = []
+    rig.backend.delete().when_done(outcomes.append)
+    rig.scheduler.settle()
+    rig.scheduler.finish_thread()
+    rig.scheduler.settle()
+    assert list(tmp_path.iterdir()) == []
+    assert outcomes == []
+    rig.scheduler.finish_thread()
+    rig.scheduler.settle()
+
+    assert outcomes == [None]

@@ -51,10 +51,11 @@ class DiskRig:
     def __init__(self, data_path: Path) -> None:
         self.data_path = data_path
         self.writes: list[OSError | None] = []
+        self.scheduler = FakeScheduler()
 
     def open(self, capacity: int) -> MessageQueue:
         settings = disk_settings(self.data_path)
-        backend = DiskBackend("q", settings, FakeScheduler(), self.writes.append)
+        backend = DiskBackend("q", settings, self.scheduler, self.writes.append)
         return MessageQueue(capacity, backend)
 
 
@@ -259,6 +260,7 @@ def test_what_comes_back_keeps_its_attempts(rig: DiskRig) -> None:
             queue.put_back([message])
         assert drain(queue) == [b"a"]
         queue.empty()
+        rig.scheduler.settle()
 
 
 def test_without_room_what_comes_back_is_written_again_and_its_record_forgotten(

@@ -676,3 +676,75 @@ class AnyOrder(RuleBasedStateMachine):
 
 TestAnyOrder = AnyOrder.TestCase
 TestAnyOrder.settings = settings(max_examples=100, stateful_step_count=30)
+
+
+def sync_fully(rig: Rig) -> list[OSError | None]:
+    """Return the list that the outcome is added to."""
+    outcomes: list[OSError | None] = []
+    receipt = Receipt(1)
+    receipt.when_done(outcomes.append)
+    rig.schedule.sync_fully(receipt)
+    return outcomes
+
+
+@pytest.mark.parametrize("is_group_commit", [False, True])
+def test_a_full_sync_that_is_asked_for_starts_at_the_end_of_the_turn(
+    is_group_commit: bool,  # noqa: FBT001
+) -> None:
+    rig = Rig(is_group_commit=is_group_commit)
+    rig.queue.commit_count = 1
+    outcomes = sync_fully(rig)
+
+    rig.scheduler.turn()
+    assert rig.queue.jobs[-1].metadata is not None
+    assert outcomes == []
+    rig.scheduler.finish_thread()
+    rig.scheduler.settle()
+
+    assert outcomes == [None]
+    assert rig.schedule.state is SyncState.IDLE
+
+
+def test_a_full_sync_that_is_asked_for_while_one_runs_is_the_next() -> None:
+    rig = Rig()
+    rig.queue.commit_count = 1
+    first = sync_fully(rig)
+    rig.scheduler.turn()
+    rig.queue.commit_count += 1
+    second = sync_fully(rig)
+
+    rig.scheduler.finish_thread()
+    rig.scheduler.settle()
+    assert (first, second) == ([None], [])
+    rig.scheduler.finish_thread()
+    rig.scheduler.settle()
+
+    assert second == [None]
+    assert len(rig.queue.jobs) == 2
+
+
+def test_a_full_sync_that_fails_is_told_and_tried_again() -> None:
+    rig = Rig()
+    rig.queue.commit_count = 1
+    outcomes = sync_fully(rig)
+    rig.scheduler.turn()
+    rig.scheduler.finish_thread(BROKEN)
+    rig.scheduler.settle()
+
+    assert outcomes == [BROKEN]
+    rig.scheduler.advance(TIMEOUT_S)
+
+    assert len(rig.queue.jobs) == 2
+
+
+def test_a_full_sync_that_cannot_begin_or_has_no_work_settles_the_receipt() -> None:
+    rig = Rig()
+    rig.queue.refusal = NO_DESCRIPTORS
+    refused = sync_fully(rig)
+    rig.scheduler.turn()
+    rig.queue.refusal = None
+    idle = sync_fully(rig)
+    rig.scheduler.settle()
+
+    assert refused == [NO_DESCRIPTORS]
+    assert idle == [None]
