@@ -34,7 +34,7 @@ FILE_MODE = 0o600
 _FILE_NAME = re.compile(
     r"(?P<name>.+)\.diskqueue\."
     r"(?:(?P<number>\d{6,})\.dat(?P<bad>\.bad(?:\.\d+)?)?"
-    r"|(?P<kind>meta\.dat|finished|due)(?P<temporary>\.\d+\.tmp)?)",
+    r"|(?P<kind>meta\.dat|finished|due|due\.old)(?P<temporary>\.\d+\.tmp)?)",
     re.DOTALL,
 )
 # Files and positions go no farther: half of an int64, so that counting on from one stays within it.
@@ -82,6 +82,11 @@ def segment_path(directory: str, name: str, number: int) -> str:
 def metadata_path(directory: str, name: str) -> str:
     """Return the path of the metadata file."""
     return f"{directory}/{name}.diskqueue.meta.dat"
+
+
+def has_metadata(directory: str | os.PathLike[str], name: str) -> bool:
+    """Tell whether a queue has a metadata file, without a listing of the directory."""
+    return os.path.lexists(metadata_path(os.fspath(directory), name))
 
 
 def finished_path(directory: str, name: str) -> str:
@@ -197,7 +202,7 @@ def _add_file(files: QueueFiles, match: re.Match[str], path: str) -> None:
         files.temporary_files.append(path)
     elif match["kind"] == "finished":
         files.has_finished = True
-    elif match["kind"] == "due":
+    elif match["kind"] in ("due", "due.old"):
         files.has_due = True
     else:
         files.has_metadata = True

@@ -395,6 +395,7 @@ async def _run(options: Options) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the Go nsqd dies of a SIGHUP
         loop.add_signal_handler(number, daemon.request_stop)
     sweeper = GarbageSweeper(loop)
+    sweeper.hold()
     try:
         await daemon.start()
         sweeper.start()
@@ -403,8 +404,8 @@ async def _run(options: Options) -> int:
         fatal_line("nsqd", str(error))
         return 1
     finally:
-        sweeper.stop()
         await daemon.stop()
+        sweeper.stop()
     logger.info("NSQ: bye")
     return await daemon.wait()
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
-from diskqueue.layout import QueueFiles
+from diskqueue.layout import QueueFiles, has_metadata
 from nsqd.broker.archive.keeper import ArchiveKeeper
 from nsqd.broker.archive.retention import NO_RETENTION, Retention
 from nsqd.broker.channel import Channel, ChannelSettings
@@ -96,8 +96,9 @@ class Broker:
         self._ids = ids
         # The backends of deleted queues whose files are not gone yet, by name.
         self._leaving: dict[str, DiskBackend] = {}
-        # The files of all queues, while `load` opens them.
-        self._queue_files: Mapping[str, QueueFiles] | None = None
+        # The files that queues had at the start, of those that have not been opened since. None if
+        # the data path was not listed.
+        self._queue_files: dict[str, QueueFiles] | None = None
         self.limits = LimitBook(settings.limits, self.topics, scheduler, self._publish)
         # Go syncs after each `sync_every` records, and answers before; with 1 we answer after.
         self._receipts = Receipts(needs_sync=settings.disk.sync_every == 1)
@@ -181,7 +182,8 @@ class Broker:
             queue_files: the files of all queues, if the caller has listed the data path; else each
                 queue lists it again.
         """
-        self._queue_files = queue_files
+        if queue_files is not None:
+            self._queue_files = dict(queue_files)
         for record in records:
             if not is_valid_topic_name(record.name):
                 logger.warning("skipping creation of invalid topic %s", record.name)
@@ -195,7 +197,6 @@ class Broker:
                     logger.warning("skipping creation of invalid channel %s", channel_record.name)
                     continue
                 topic.ensure_channel(channel_record.name).is_paused = channel_record.is_paused
-        self._queue_files = None  # files come and go from now on
         for topic in self.topics.values():
             topic.start()
 
@@ -275,9 +276,6 @@ class Broker:
             # An ephemeral queue has no disk behind it. Even with --mem-queue-size=0 it needs some
             # memory, for the messages between a publish and its delivery.
             return MessageQueue(settings.mem_queue_size or EPHEMERAL_HANDOVER_COUNT, NullBackend())
-        files = None
-        if self._queue_files is not None:
-            files = self._queue_files.get(name) or QueueFiles(name)
         health = self.disk_health
         backend = self._leaving.get(name)
         if backend is not None:
@@ -288,10 +286,23 @@ class Broker:
                 sync_times=self.sync_times,
                 on_repeat=health.repeated,
                 receipts=self._receipts,
-                files=files,
+                files=self._find_files(name),
                 leaving=self._leaving,
             )
         return MessageQueue(settings.mem_queue_size, backend)
+
+    def _find_files(self, name: str) -> QueueFiles | None:
+        """Return the files of a queue that is opened now, None if it has to list the data path.
+
+        A listing takes 10 ms with thousands of queues. A queue that had no files at the start, or
+        was deleted since, has none, unless its metadata could not be removed.
+        """
+        if self._queue_files is None:
+            return None
+        files = self._queue_files.pop(name, None)
+        if files is None and not has_metadata(self._settings.disk.data_path, name):
+            files = QueueFiles(name)
+        return files
 
     def _announce(self, topic: Topic, channel: Channel | None) -> None:
         for listener in self.listeners:

@@ -17,6 +17,7 @@ import select
 import sys
 import time
 from datetime import datetime
+from functools import lru_cache
 from typing import TextIO
 
 from nsqd.config.kinds import Kind, special
@@ -85,6 +86,9 @@ def configure(prefix: str, level: LogLevel) -> None:
     handler = StderrHandler(sys.stderr)
     handler.setFormatter(LineFormatter(prefix))
     root.addHandler(handler)
+    # No line shows them, and they take a third of the time of a line.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    logging._srcfile = None  # noqa: SLF001 - as its manual says
     set_level(level)
 
 
@@ -131,11 +135,18 @@ class LineFormatter(logging.Formatter):
 
 
 def _format_lines(prefix: str, created: float, level: str, text: str) -> str:
-    local_time = datetime.fromtimestamp(created).strftime("%Y/%m/%d %H:%M:%S.%f")
-    header = f"{prefix}{local_time} {level}: "
+    second = int(created)
+    microseconds = min(round((created - second) * 1e6), 999_999)
+    header = f"{prefix}{_format_second(second)}.{microseconds:06d} {level}: "
     # Only a line feed ends a line: a client's bytes must not make thousands of them.
     lines = redact(text).removesuffix("\n").split("\n")
     return "\n".join(header + _CONTROL.sub(_escape, line) for line in lines)
+
+
+@lru_cache(maxsize=1)
+def _format_second(second: int) -> str:
+    """Return the local time; kept for the other lines of that second, as it takes 15 us."""
+    return datetime.fromtimestamp(second).strftime("%Y/%m/%d %H:%M:%S")
 
 
 def _level_word(stdlib_level: int) -> str:

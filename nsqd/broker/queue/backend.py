@@ -165,7 +165,10 @@ class DiskBackend:
         self._data_path = os.fspath(settings.data_path)
         self._scheduler = scheduler
         now_ns = scheduler.steady_time_ns()
-        self._due_log = DueLog(settings.data_path, name, now_ns, self._find_step(now_ns))
+        self._due_log = DueLog(
+            *(settings.data_path, name, now_ns, self._find_step(now_ns)),
+            has_files=files is None or files.has_due,
+        )
         self._on_write = on_write
         # Holds no reference to the backend: the garbage collector is off.
         self._report = partial(_report, name, on_repeat, on_write)

@@ -45,8 +45,15 @@ class DueLog:
     """Due times, on disk for all messages; in memory (`unread`) for those that wait on disk."""
 
     def __init__(
-        self, directory: str | os.PathLike[str], name: str, now_ns: int, step_ns: int = 0
+        self,
+        directory: str | os.PathLike[str],
+        name: str,
+        now_ns: int,
+        step_ns: int = 0,
+        *,
+        has_files: bool = True,
     ) -> None:
+        """Args: has_files: False if the caller knows that there are none."""
         self._directory = os.fspath(directory)
         self._path = layout.due_path(self._directory, name)
         self._old_path = f"{self._path}.old"
@@ -60,7 +67,8 @@ class DueLog:
         # How many more records than one an unread id has: a crash in the middle of a move between
         # queues may bring a message twice.
         self._twin_counts: Counter[bytes] = Counter()
-        self._load(now_ns + step_ns, step_ns)
+        if has_files:
+            self._load(now_ns + step_ns, step_ns)
 
     def _load(self, wall_ns: int, step_ns: int) -> None:
         now_ns = wall_ns - step_ns

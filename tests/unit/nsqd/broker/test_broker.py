@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from diskqueue.layout import list_queues
 from nsqd.broker import metadata
 from nsqd.broker.broker import Work, run_in_turn
 from nsqd.broker.errors import ClosedError
@@ -395,6 +396,58 @@ def test_what_the_broker_records_can_be_saved_and_loaded(tmp_path: Path) -> None
     again.broker.load(metadata.load(tmp_path))
 
     assert again.broker.records() == rig.broker.records()
+
+
+def test_queues_that_are_new_are_opened_without_a_listing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A listing takes 10 ms with thousands of queues, and a client may create and delete many."""
+    old = BrokerRig(tmp_path, mem_queue_size=0)
+    old.channel("c", topic="kept")
+    old.publish(*numbers(3), topic="kept")
+    old.publish(*numbers(2), topic="late")
+    old.broker.close()
+    rig = BrokerRig(tmp_path, mem_queue_size=0)
+    known = [TopicRecord("kept", False, (ChannelRecord("c", False),))]
+    rig.broker.load(known, list_queues(tmp_path))
+    monkeypatch.setattr(os, "listdir", _refuse)
+
+    rig.channel("d", topic="new")
+    rig.broker.delete_topic("kept")
+    rig.channel("c", topic="kept")
+
+    assert rig.broker.topics["kept"].channels["c"].depth == 0
+    assert rig.topic("late").depth == 2  # had files at the start, though it was not loaded
+
+
+def test_a_queue_whose_metadata_could_not_be_removed_is_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its positions would be believed after a crash, and new segments taken for consumed ones."""
+    rig = BrokerRig(tmp_path, mem_queue_size=0)
+    rig.broker.load([], {})
+    client = rig.client()
+    rig.publish(*numbers(3))
+    client.finish(*[delivery.message_id for delivery in client.take()])
+    rig.advance(10)  # a sync writes the metadata: all is read
+    unlink = os.unlink
+
+    def keep_metadata(path: str) -> None:
+        if "meta.dat" in path:
+            _refuse()
+        unlink(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", keep_metadata)
+        rig.broker.delete_topic("t")
+        rig.advance(10)
+    rig.channel()
+    rig.publish(*numbers(4, start=10))
+    # A crash: no queue is closed.
+    again = BrokerRig(tmp_path, mem_queue_size=0)
+    again.broker.load(metadata.add_found([], list_queues(tmp_path)), list_queues(tmp_path))
+
+    assert again.client().bodies == numbers(4, start=10)
 
 
 def _refuse(*_arguments: object, **_options: object) -> int:
