@@ -10,6 +10,8 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 100
+# Two hundred times what is promised: it finds a loop that is held, on the busiest of machines.
+MOST_WAIT_MS = 2000.0
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S + 10)
 
@@ -29,8 +31,8 @@ def run_fairness(tmp_path: Path, *arguments: str) -> tuple[int, str, dict[str, A
     return process.returncode, process.stdout, json.loads(result.read_text())
 
 
-def test_greedy_clients_are_played_beside_the_pinger(tmp_path: Path) -> None:
-    rows = "nop,fin,dpub-200k,mpub-million,snappy-empty,deflate-nop"
+def test_no_client_waits_seconds_for_a_greedy_one(tmp_path: Path) -> None:
+    rows = "nop,fin,dpub-200k,pub,mpub-million,snappy-empty,deflate-nop"
 
     status, output, document = run_fairness(tmp_path, "--quick", "--rows", rows)
 
@@ -39,7 +41,7 @@ def test_greedy_clients_are_played_beside_the_pinger(tmp_path: Path) -> None:
     for row in document["rows"]:
         assert row["errors"] == []
         assert row["pings"]["ours"] > 100
-        assert row["ms"]["ours"]["max"] > 0
+        assert 0 < row["ms"]["ours"]["max"] < MOST_WAIT_MS
         assert row["name"] == "idle" or row["load_per_s"]["ours"] > 0
 
 
