@@ -1,15 +1,16 @@
 """A persistent FIFO of records in segment files, byte-compatible with go-diskqueue 1.1.
 
-`queue` (DiskQueue, and how all of this works) appends through `writer`, reads through `reader`,
-keeps count of finished records in `progress`, and is synced by a `sync_job` when its owner says
-so; `recovery` opens it.
+`queue` (DiskQueue, and how all of this works) appends through `writer`, large or slow ones by an
+`append_job`, reads through `reader`, keeps count of finished records in `progress`, and is synced
+by a `sync_job` when its owner says so; `recovery` opens it.
 On disk: `layout` (names, metadata), `segment` (records), `sidecar` (finished records), `envelope`
 (the message in a record). `intervals` is the set of finished records, `salvage` finds records at
-damage, `check` and `__main__` are `python -m diskqueue`, `errors` has the exceptions.
+damage, `tools` and `__main__` are `python -m diskqueue`, `errors` has the exceptions.
 Called by nsqd's broker, Spark's readers and the command line. Synchronous, without threads of its
 own; imports the standard library only.
 """
 
+from diskqueue.append_job import AppendJob, RecordChunk
 from diskqueue.errors import (
     CorruptMetadataError,
     CorruptSegmentError,
@@ -22,12 +23,14 @@ from diskqueue.reader import ReadRecords
 from diskqueue.sync_job import SyncJob
 
 __all__ = [
+    "AppendJob",
     "CorruptMetadataError",
     "CorruptSegmentError",
     "DiskQueue",
     "DiskQueueError",
     "QueueClosedError",
     "ReadRecords",
+    "RecordChunk",
     "RecordTooLargeError",
     "SyncJob",
 ]

@@ -13,8 +13,9 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 
-from diskqueue import check, envelope, layout, salvage, segment
+from diskqueue import envelope, layout, salvage, segment
 from diskqueue.errors import CorruptSegmentError
+from diskqueue.tools import check
 
 EXIT_OK = 0
 EXIT_DAMAGE = 1

@@ -38,7 +38,7 @@ fsync ends the segment: the kernel may have dropped pages that it will not repor
 record is put behind them.
 
 One thread owns the queue. `SyncJob.run` may work in another one; it locks out `empty`, `close` and
-`delete`, which change the same files.
+`delete`, which change the same files. `AppendJob.run` may work in a third; these three cancel it.
 """
 
 import logging
@@ -46,6 +46,7 @@ import os
 from collections.abc import Iterable, Sequence
 
 from diskqueue import layout
+from diskqueue.append_job import AppendJob, RecordChunk
 from diskqueue.errors import CorruptSegmentError, QueueClosedError, RecordTooLargeError
 from diskqueue.progress import Progress
 from diskqueue.reader import Reader, ReadRecords
@@ -193,6 +194,35 @@ class DiskQueue:
         self._writer.append(data, lengths)
         self._progress.unread_count += len(lengths)
         self._durability.append_count += len(lengths)
+
+    def prepare_append(self, chunks: Sequence[RecordChunk]) -> AppendJob:
+        """Make the job of an append that any thread may write.
+
+        Until its `end` reads, commits and syncs go on, but no other append may be made.
+
+        Raises:
+            RecordTooLargeError: a record is outside the limits.
+            OSError: the process has no descriptors left.
+            QueueClosedError: the queue is closed.
+        """
+        if not self._is_open:
+            raise QueueClosedError
+        for chunk in chunks:
+            if (
+                chunk.shortest < self._limits.min_record_bytes + PREFIX_BYTES
+                or chunk.longest > self._max_append_bytes + PREFIX_BYTES
+            ):
+                _reject(chunk.lengths, self._limits.min_record_bytes, self._max_append_bytes)
+        writer, progress, durability = self._writer, self._progress, self._durability
+
+        def end(job: AppendJob) -> bool:
+            if not writer.end_append(job):
+                return False
+            progress.unread_count += job.record_count
+            durability.append_count += job.record_count
+            return True
+
+        return writer.prepare_append(chunks, end)
 
     def undo_append(self, lengths: Sequence[int]) -> None:
         """Take back the last append, and the `advance` over exactly its records if there was one.
@@ -342,7 +372,7 @@ class DiskQueue:
         if self._durability.is_sync_under_way:
             return None
         is_worth_freeing = self._writer.segment.end >= self._freed_bytes or self.wants_room
-        if with_metadata and is_worth_freeing:
+        if with_metadata and is_worth_freeing and self._writer.job is None:
             self.wants_room = False
             self._progress.complete_consumed_segment()
         return self._durability.prepare(with_metadata=with_metadata)

@@ -8,12 +8,19 @@ import contextlib
 import errno
 import logging
 import os
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 from diskqueue import layout
+from diskqueue.append_job import (
+    AppendJob,
+    JobState,
+    Placement,
+    RecordChunk,
+    open_segment,
+    place,
+    write_buffers,
+)
 from diskqueue.segment import RecordLimits, SegmentState, walk
 
 _COPY_BYTES = 1024 * 1024
@@ -99,6 +106,8 @@ class Writer:
         self._known_starts = [segment.end]
         self._start_gap_bytes = _START_GAP_BYTES
         self._crossing: _Crossing | None = None
+        # An append that was prepared and has not ended; None while others may be made.
+        self.job: AppendJob | None = None
 
     def append(self, data: bytes, lengths: Sequence[int]) -> None:
         """Append whole records, with one write unless they need more than one segment.
@@ -109,7 +118,11 @@ class Writer:
         segment = self.segment
         position = segment.end
         if position + len(data) > self._max_bytes_per_file:
-            self._append_across_segments(data, lengths)
+            job = self.prepare_append([RecordChunk(data, lengths)])
+            try:
+                job.run()
+            finally:
+                job.end()
             return
         if self._fd < 0:
             self._fd = self._open(segment)
@@ -122,12 +135,9 @@ class Writer:
             self._add_known_start(position)
 
     def append_buffers(self, buffers: Sequence[bytes]) -> None:
-        """Append whole records to the current segment, with one write, however large it gets.
+        """Append whole records to the current segment, however large it gets.
 
         The caller decides when another segment begins, with `start_new_segment`.
-
-        Args:
-            buffers: at most as many as the kernel takes in one call, which are 1024 on Linux.
 
         Raises:
             OSError: nothing was appended.
@@ -136,92 +146,77 @@ class Writer:
         if self._fd < 0:
             self._fd = self._open(segment)
         try:
-            written = os.pwritev(self._fd, buffers, segment.end)
-            size_bytes = sum(map(len, buffers))
-            if written < size_bytes:
-                # The disk or a quota is almost full: the next write says so.
-                layout.write_all(self._fd, b"".join(buffers)[written:], segment.end + written)
+            write_buffers(self._fd, buffers, segment.end)
         except OSError:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, segment.end)
             raise
-        segment.end += size_bytes
+        segment.end += sum(map(len, buffers))
         self._mark_dirty(segment)
 
-    def _append_across_segments(self, data: bytes, lengths: Sequence[int]) -> None:
-        """Append records that do not all fit into the current segment.
+    def prepare_append(
+        self,
+        chunks: Sequence[RecordChunk],
+        on_end: Callable[[AppendJob], bool] | None = None,
+    ) -> AppendJob:
+        """Plan an append of whole records, which any thread may write.
 
-        The current segment is written first, so that to a reader from outside a segment with a
-        successor is complete. No position has moved until all is written: a failure cuts the
-        current one back and removes the new files.
+        Until `end_append` there may be no other append.
+
+        Args:
+            on_end: ends the job instead of `end_append`, and calls that.
+
+        Raises:
+            OSError: the process has no descriptors left.
         """
-        head_bytes, *sizes = self._plan(lengths)
-        view = memoryview(data)
-        current = self.segment
-        created: list[SegmentState] = []
-        if head_bytes:
-            if self._fd < 0:
-                self._fd = self._open(current)
-            _write_or_undo(self._fd, view[:head_bytes], current.end)
-        try:
-            self._create_segments(view[head_bytes:], sizes, created)
-        except OSError:
-            for segment in reversed(created):
-                with contextlib.suppress(OSError):
-                    os.unlink(self.path_of(segment))
-            if head_bytes:
-                with contextlib.suppress(OSError):
-                    os.ftruncate(self._fd, current.end)
-            raise
-        if created:
+        assert self.job is None, "one append at a time"
+        placements = place(chunks, self.segment, self._max_bytes_per_file, self.path_of)
+        if self._fd >= 0:
+            placements[0].fd = os.dup(self._fd)
+        count = sum(len(chunk.lengths) for chunk in chunks)
+        self.job = AppendJob(placements, count, on_end or self.end_append, self._logger)
+        return self.job
+
+    def end_append(self, job: AppendJob) -> bool:
+        """Move the write position over the records of a job, if it has written them.
+
+        Returns False if it has failed, or was undone or cancelled.
+        """
+        if job is self.job:
+            self.job = None
+        if job.is_cancelled or job.state is not JobState.WRITTEN:
+            return False
+        first, *others = job.placements
+        segment = first.segment
+        if others:
             self._crossing = _Crossing(
-                segment=current,
-                end=current.end,
+                segment=segment,
+                end=segment.end,
                 known_starts=self._known_starts,
                 start_gap_bytes=self._start_gap_bytes,
-                created=created,
-                created_end=created[-1].end,
+                created=[placement.segment for placement in others],
+                created_end=job.placements[-1].size_bytes,
             )
-        if head_bytes:
-            current.end += head_bytes
-            self._mark_dirty(current)
-        for segment in created:
-            self._succeed(segment)
-            self._mark_dirty(segment)
+        for placement in job.placements:
+            if placement is not first:
+                self._succeed(placement.segment)
+            if placement.size_bytes:
+                self._take_over(placement)
+            placement.close()
+        return True
 
-    def _create_segments(
-        self, view: memoryview, sizes: list[int], created: list[SegmentState]
-    ) -> None:
-        start = 0
-        for number, size in enumerate(sizes, self.segment.number + 1):
-            segment = SegmentState(number)
-            fd = self._open(segment)
-            created.append(segment)
-            try:
-                layout.write_all(fd, view[start : start + size], 0)
-            finally:
-                os.close(fd)
-            segment.end = size
-            start += size
-
-    def _plan(self, lengths: Sequence[int]) -> list[int]:
-        """Return how many bytes go into the current segment, and into each new one."""
-        ends = list(accumulate(lengths))
-        sizes: list[int] = []
-        used = self.segment.end
-        done = index = 0
-        while True:
-            index = bisect_right(ends, done + self._max_bytes_per_file - used, lo=index)
-            end = ends[index - 1] if index else 0
-            if end == done and used == 0:
-                # Larger than a whole segment: it gets one for itself.
-                end = ends[index]
-                index += 1
-            sizes.append(end - done)
-            if index == len(ends):
-                return sizes
-            done = end
-            used = 0
+    def _take_over(self, placement: Placement) -> None:
+        """Count bytes that a job has written to the current segment."""
+        segment = placement.segment
+        if self._fd < 0:
+            self._fd, placement.fd = placement.fd, -1
+        if placement.is_new:
+            segment.exists = True
+            self.has_new_files = True
+        if placement.offset - self._known_starts[-1] >= self._start_gap_bytes:
+            self._add_known_start(placement.offset)
+        segment.end = placement.offset + placement.size_bytes
+        self._mark_dirty(segment)
 
     def undo_append(self, size_bytes: int) -> SegmentState:
         """Take back the last append, with the files it made, so that a crash does not deliver it.
@@ -283,7 +278,7 @@ class Writer:
             else:
                 return
         # A shorter append here would leave the rest of the old one behind it, not at a boundary.
-        self._succeed(SegmentState(segment.number + 1))
+        self._succeed(self._make_successor())
 
     def _remove(self, path: str) -> bool:
         """Remove a file whose records must not come back; tell whether it is gone."""
@@ -307,13 +302,13 @@ class Writer:
     def start_new_segment(self) -> None:
         """Make later appends go into a new segment, unless the current one is empty."""
         if self.segment.end > 0:
-            self._succeed(SegmentState(self.segment.number + 1))
+            self._succeed(self._make_successor())
 
     def discard(self) -> None:
         """Forget the current segment, whose file the caller removes, and all dirty ones."""
+        if self.segment.exists or self.job is not None:
+            self.segment = self._make_successor()
         self.close()
-        if self.segment.exists:
-            self.segment = SegmentState(self.segment.number + 1)
         self._known_starts = [0]
         self._start_gap_bytes = _START_GAP_BYTES
 
@@ -328,7 +323,7 @@ class Writer:
         """
         path = self.path_of(self.segment)
         start = self._find_good_start(path, position, limits)
-        successor = SegmentState(self.segment.number + 1)
+        successor = self._make_successor()
         if start == self.segment.end:
             self._succeed(successor)
             return 0
@@ -389,7 +384,10 @@ class Writer:
                 self.release(target.state)
 
     def close(self) -> None:
-        """Close all descriptors."""
+        """Close all descriptors; a job under way is cancelled."""
+        if self.job is not None:
+            self.job.cancel()
+            self.job = None
         for segment in list(self.dirty):
             self.release(segment)
         if self._fd >= 0:
@@ -399,6 +397,18 @@ class Writer:
     def path_of(self, segment: SegmentState) -> str:
         """Return the path of a segment of this queue."""
         return layout.segment_path(self._directory, self._name, segment.number)
+
+    def _make_successor(self) -> SegmentState:
+        """Return a segment for later appends; a job that writes to the current one is cancelled.
+
+        Its number is behind those that the job has taken: a file that is not yet gone is another's.
+        """
+        number = self.segment.number
+        if self.job is not None:
+            number = self.job.last_number
+            self.job.cancel()
+            self.job = None
+        return SegmentState(number + 1)
 
     def _succeed(self, successor: SegmentState) -> None:
         """Complete the current segment and make the other the current one."""
@@ -415,24 +425,10 @@ class Writer:
         self._start_gap_bytes = _START_GAP_BYTES
 
     def _open(self, segment: SegmentState) -> int:
-        path = self.path_of(segment)
-        if segment.exists:
-            return os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        try:
-            fd = os.open(path, flags, layout.FILE_MODE)
-        except FileExistsError:
-            # No metadata leads to this segment. Writing into it would mix its records with ours.
-            bad_path = layout.quarantine_path(path)
-            os.rename(path, bad_path)
-            self._logger.warning(
-                "diskqueue stray segment set aside file=%s look=python -m diskqueue dump %s",
-                path,
-                bad_path,
-            )
-            fd = os.open(path, flags, layout.FILE_MODE)
-        segment.exists = True
-        self.has_new_files = True
+        fd = open_segment(segment, self.path_of(segment), self._logger)
+        if not segment.exists:
+            segment.exists = True
+            self.has_new_files = True
         return fd
 
     def _mark_dirty(self, segment: SegmentState) -> None:

@@ -166,11 +166,11 @@ async def _emptied(receipt: Receipt, name: str) -> Response:
     return EMPTY
 
 
-async def _outcome(receipt: Receipt) -> OSError | None:
+async def _outcome(receipt: Receipt) -> Exception | None:
     """Wait until a receipt is done; return its error."""
-    outcome: asyncio.Future[OSError | None] = asyncio.get_running_loop().create_future()
+    outcome: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
 
-    def settle(error: OSError | None) -> None:
+    def settle(error: Exception | None) -> None:
         if not outcome.cancelled():
             outcome.set_result(error)
 

@@ -104,10 +104,8 @@ class PublishRoutes:
         try:
             topic = self._broker.topics.get(name) or self._broker.ensure_topic(name)
             receipt = topic.publish(bodies, delay_s=delay_s) if bodies else None
-        except DrainingError as error:
-            raise HttpError(503, "DRAINING") from error
         except ClosedError as error:
-            raise HttpError(503, "EXITING") from error
+            raise _closed_error(error) from error
         except DepthLimitError as error:
             raise self._full_error(name, error) from error
         except OSError as error:
@@ -116,7 +114,7 @@ class PublishRoutes:
 
     def _full_error(self, name: str, error: DepthLimitError) -> HttpError:
         self._broker.count_refusal(name)
-        return HttpError(503, f"QUEUE_FULL - {error}")
+        return _full_error(error)
 
     def _delay_s(self, request: Request) -> float:
         text = request.find("defer")
@@ -170,19 +168,34 @@ class PublishRoutes:
 
 
 def _wait_for(receipt: Receipt, name: str) -> asyncio.Future[Response]:
-    """Return the answer that comes when the receipt is settled: the messages are durable."""
+    """Return the answer that comes when the receipt is settled: the messages are safe."""
     reply: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
-    def answer(error: OSError | None) -> None:
+    def answer(error: Exception | None) -> None:
         if reply.cancelled():
             return
-        if error is None:
-            reply.set_result(OK)
-        else:
-            reply.set_exception(_disk_error(name, error))
+        match error:
+            case None:
+                reply.set_result(OK)
+            case ClosedError():
+                reply.set_exception(_closed_error(error))
+            case DepthLimitError():
+                reply.set_exception(_full_error(error))
+            case OSError():
+                reply.set_exception(_disk_error(name, error))
+            case _:
+                reply.set_exception(error)
 
     receipt.when_done(answer)
     return reply
+
+
+def _closed_error(error: ClosedError) -> HttpError:
+    return HttpError(503, "DRAINING" if isinstance(error, DrainingError) else "EXITING")
+
+
+def _full_error(error: DepthLimitError) -> HttpError:
+    return HttpError(503, f"QUEUE_FULL - {error}")
 
 
 def _disk_error(name: str, error: OSError) -> HttpError:

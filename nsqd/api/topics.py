@@ -53,7 +53,7 @@ def disk_error(error: OSError) -> HttpError:
     return HttpError(503, f"{code}: {cause_of(error)}")
 
 
-def internal_error(verb: str, name: str, error: OSError) -> HttpError:
+def internal_error(verb: str, name: str, error: Exception) -> HttpError:
     """Log why a queue could not be emptied, deleted or read; return the answer that NSQ gives."""
     logger.error("HTTP: failed to %s %s - %s", verb, name, error)
     return HttpError(500, "INTERNAL_ERROR")

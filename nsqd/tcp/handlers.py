@@ -41,6 +41,8 @@ logger = logging.getLogger(__name__)
 MAX_WAITING_REPLIES = 1024
 MAX_WAITING_BYTES = 1024 * 1024
 
+_NOTHING = commands.Nop()
+
 _FAILED_CODES = {
     "PUB": ErrorCode.E_PUB_FAILED,
     "MPUB": ErrorCode.E_MPUB_FAILED,
@@ -126,7 +128,10 @@ def _publish(
     reply: bytes,
     delay_s: float = 0.0,
 ) -> None:
-    """Publish messages and reply, at once or when they are durable.
+    """Publish messages and reply, at once or when they are written or durable.
+
+    A large publish, or one to a disk that does not keep up, holds the commands behind it until
+    its reply is sent.
 
     Raises:
         DepthLimitError: a bounded queue has no room for all of them.
@@ -145,6 +150,8 @@ def _publish(
         client.replies.add(reply)
     else:
         client.replies.add_durable(receipt, verb, reply)
+        if receipt.holds_publisher:
+            client.park(_NOTHING, PauseReason.ORDER)
 
 
 def _no_room(
@@ -469,7 +476,7 @@ class Replies:
         self._append(receipt, verb, reply)
         receipt.when_done(self._note_settled)
 
-    def send_settled(self) -> tuple[str, OSError] | None:
+    def send_settled(self) -> tuple[str, Exception] | None:
         """Send the waiting replies as far as their publishes are durable.
 
         Returns:
@@ -511,6 +518,6 @@ class Replies:
         self.waiting.clear()
         self._waiting_bytes = 0
 
-    def _note_settled(self, _error: OSError | None) -> None:
+    def _note_settled(self, _error: Exception | None) -> None:
         if self._on_settled is not None:
             self._on_settled()

@@ -15,7 +15,7 @@ class PauseReason(Enum):
     """Why a client is not read from."""
 
     AUTH = auto()  # a command waits for the auth server's answer
-    ORDER = auto()  # an IDENTIFY waits until the replies before it are sent
+    ORDER = auto()  # an IDENTIFY, or what follows a large publish, waits for the replies before it
     DISK = auto()  # too many replies wait for the disk
     UNREAD = auto()  # the client does not read its replies
     TURN = auto()  # bytes that were read wait for a later turn of the event loop

@@ -13,10 +13,10 @@ import zlib
 from pathlib import Path
 
 from diskqueue import layout, segment
-from diskqueue.check import check_queue
 from diskqueue.errors import CorruptMetadataError, CorruptSegmentError
 from diskqueue.queue import DiskQueue
 from diskqueue.salvage import find_spans
+from diskqueue.tools.check import check_queue
 from nsqd.broker import metadata
 from nsqd.broker.queue.due_log import DueLog
 from nsqd.protocol.names import is_valid_topic_name

@@ -54,9 +54,11 @@ class BrokerRig:
         return client
 
     def publish(self, *bodies: bytes, topic: str = "t", delay_s: float = 0.0) -> None:
-        """Publish and let everything happen that follows."""
-        self.broker.ensure_topic(topic).publish(bodies, delay_s=delay_s)
+        """Publish and let everything happen that follows; raise the error of the receipt."""
+        receipt = self.broker.ensure_topic(topic).publish(bodies, delay_s=delay_s)
         self.scheduler.settle()
+        if receipt is not None and receipt.error is not None:
+            raise receipt.error
 
     def settle(self) -> None:
         """Let everything happen that happens at this moment."""

@@ -29,6 +29,18 @@ async def bodies_of(nsqd: RunningDaemon, topic: str) -> list[bytes]:
     return [message.body for message in await consumer.read_messages(count)]
 
 
+async def finish_all(nsqd: RunningDaemon, topic: str) -> list[bytes]:
+    """Take and finish what has been published to a topic, however much it is."""
+    count = (await nsqd.topic(topic))["depth"]
+    consumer = await nsqd.consumer(topic, rdy=2500)
+    bodies: list[bytes] = []
+    while len(bodies) < count:
+        message = await consumer.read_message()
+        consumer.fin(message)
+        bodies.append(message.body)
+    return bodies
+
+
 async def test_publish_creates_the_topic(nsqd: RunningDaemon) -> None:  # W-50
     client = await nsqd.connect()
 
@@ -195,6 +207,34 @@ async def test_mpub_publishes_all_with_one_answer(nsqd: RunningDaemon) -> None: 
     topic = await nsqd.topic("t")
     assert (topic["message_count"], topic["message_bytes"]) == (5, 70_404)
     assert await bodies_of(nsqd, "t") == bodies
+
+
+@pytest.mark.parametrize("count", [4096, 4097, 30_000])  # W-56
+async def test_large_mpub_is_in_order_with_its_neighbours(nsqd: RunningDaemon, count: int) -> None:
+    client = await nsqd.connect()
+    bodies = [b"%05d" % number for number in range(count)]
+
+    client.pub("t", b"before")
+    client.mpub("t", *bodies)
+    client.pub("t", b"after")
+    client.mpub("t", *bodies)
+    client.send(b"PUB t\n" + int32(0))
+
+    await client.expect_ok(4)
+    await client.expect_error(b"E_BAD_MESSAGE PUB invalid message body size 0")
+    assert (await nsqd.topic("t"))["message_count"] == 2 * count + 2
+    assert await finish_all(nsqd, "t") == [b"before", *bodies, b"after", *bodies]
+
+
+async def test_publisher_of_a_large_mpub_may_end_its_output(nsqd: RunningDaemon) -> None:
+    client = await nsqd.connect()
+    client.mpub("t", *[b"%05d" % number for number in range(30_000)])
+    client.pub("t", b"last")
+
+    client.end_output()
+
+    await client.expect_ok(2)
+    assert (await finish_all(nsqd, "t"))[-1] == b"last"
 
 
 async def test_mpub_of_many_equal_messages(nsqd: RunningDaemon) -> None:  # W-56

@@ -129,7 +129,7 @@ class Limbo:
         self._unsynced_bytes += _body_bytes(messages)
         receipt.when_done(lambda error: self._end_sync(key, error))
 
-    def _end_sync(self, key: int, error: OSError | None) -> None:
+    def _end_sync(self, key: int, error: Exception | None) -> None:
         messages = self._unsynced.pop(key, None)
         if messages is None:
             return  # cleared meanwhile

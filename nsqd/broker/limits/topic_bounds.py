@@ -117,8 +117,19 @@ class TopicBounds:
         """
         if not self.limits.has_bound:
             return
-        count = len(bodies)
-        size_bytes = sum(map(len, bodies)) + count * RECORD_OVERHEAD_BYTES
+        self._admit(len(bodies), sum(map(len, bodies)), bodies)
+
+    def admit_sizes(self, count: int, body_bytes: int) -> None:
+        """Check that there is room for a publish of so many messages, all of them or none.
+
+        Raises:
+            DepthLimitError: there is none, not even after dropping messages that wait.
+        """
+        if self.limits.has_bound:
+            self._admit(count, body_bytes, ())
+
+    def _admit(self, count: int, body_bytes: int, bodies: Sequence[bytes]) -> None:
+        size_bytes = body_bytes + count * RECORD_OVERHEAD_BYTES
         for channel, load_count, load_bytes in self._find_loads():
             excess = self._find_excess(load_count + count, load_bytes + size_bytes)
             if excess:

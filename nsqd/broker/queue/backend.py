@@ -23,6 +23,7 @@ from diskqueue import DiskQueue, layout
 from diskqueue.envelope import HEADER_BYTES
 from nsqd.broker.disposal import dispose
 from nsqd.broker.durations import Histogram
+from nsqd.broker.queue.aside import AsideAppends
 from nsqd.broker.queue.batch import MixedBatch, Origin, Piece
 from nsqd.broker.queue.due_log import DueLog
 from nsqd.broker.queue.receipt import Receipt, Receipts
@@ -58,6 +59,10 @@ class Backend(Protocol):
         Raises:
             OSError: nothing was appended.
         """
+
+    @property
+    def aside(self) -> AsideAppends | None:
+        """Makes appends that a thread writes; None if records are dropped."""
 
     def read(self, max_records: int, max_bytes: int) -> Piece | None:
         """Read the next records, or None if there are none.
@@ -185,6 +190,7 @@ class DiskBackend:
             on_outcome=partial(self._report, "sync"),
             sync_times=sync_times,
         )
+        self.aside = AsideAppends(self._queue, self._schedule, self._receipts, on_write)
         self._failed_read_count = 0  # since the last that succeeded
 
     @property
@@ -394,6 +400,7 @@ class NullBackend:
     unread_count = 0
     unread_bytes = 0
     outstanding_count = 0
+    aside = None
     due_times: Mapping[bytes, int] = _NO_TIMES
 
     def append(self, data: bytes, lengths: Sequence[int], *, keep: bool) -> int | None:

@@ -3,8 +3,8 @@
 A topic has one queue for the messages that no channel has yet, and each channel has one. A message
 that waits is in one of two places, and the first is always the front of the queue:
 
-    in memory           `_pieces`, at most `capacity` messages without a record on disk
-    on disk only        the unread records of the backend, behind all of `_pieces`
+    in memory           `Memory`, at most `capacity` messages without a record on disk
+    on disk only        the unread records of the backend, behind all of `Memory`
 
 So a put goes to memory only while the backend has no unread record. Messages that are written while
 it has none stay in memory as well (*kept*): a queue that keeps up never reads its files.
@@ -21,6 +21,8 @@ from itertools import groupby
 
 from nsqd.broker.queue.backend import Backend
 from nsqd.broker.queue.batch import RECORD_OVERHEAD_BYTES, AnyBatch, Message, Origin, Piece
+from nsqd.broker.queue.memory import Memory
+from nsqd.broker.queue.pending_put import Part, PendingPut
 from nsqd.broker.queue.receipt import Receipt
 
 READ_MAX_RECORDS = 1024
@@ -39,31 +41,12 @@ _MEMORY, _WRITTEN, _RETURNED = Origin.MEMORY, Origin.WRITTEN, Origin.RETURNED
 class MessageQueue:
     """Messages in the order in which they came, at most `capacity` of them in memory only."""
 
-    __slots__ = (
-        "_backend",
-        "_capacity",
-        "_kept_bytes",
-        "_kept_count",
-        "_kept_deferred",
-        "_memory_bytes",
-        "_memory_count",
-        "_pieces",
-        "_unread_count",
-        "_written_count",
-    )
+    __slots__ = ("_backend", "_capacity", "_memory", "_unread_count")
 
     def __init__(self, capacity: int, backend: Backend) -> None:
         self._capacity = capacity
         self._backend = backend
-        self._pieces: deque[Piece] = deque()
-        # Adjusted by `_enter` and `_leave` only: the messages of `_pieces` and their bodies ...
-        self._memory_count = 0  # ... without records on disk
-        self._memory_bytes = 0
-        self._kept_count = 0  # ... with records on disk
-        self._kept_bytes = 0
-        self._written_count = 0  # ... with records on disk and never delivered since
-        # The pieces with records on disk that are deferred; there are few, as `take` empties them.
-        self._kept_deferred: dict[Piece, None] = {}
+        self._memory = Memory()
         # A copy of the backend's, made after each use of it: it is asked for at each delivery.
         self._unread_count = backend.unread_count
 
@@ -75,18 +58,28 @@ class MessageQueue:
     @property
     def depth(self) -> int:
         """How many messages wait here."""
-        return self._memory_count + self._kept_count + self._unread_count
+        return self._memory.count + self._memory.kept_count + self._unread_count
 
     @property
     def backend_depth(self) -> int:
         """How many of the waiting messages are on disk."""
-        return self._kept_count + self._unread_count
+        return self._memory.kept_count + self._unread_count
 
     @property
     def waiting_bytes(self) -> int:
         """How large the messages that wait here are or would be on disk."""
-        overhead_bytes = (self._memory_count + self._kept_count) * RECORD_OVERHEAD_BYTES
-        return self._memory_bytes + self._kept_bytes + overhead_bytes + self._backend.unread_bytes
+        overhead_bytes = (self._memory.count + self._memory.kept_count) * RECORD_OVERHEAD_BYTES
+        return (
+            self._memory.size_bytes
+            + self._memory.kept_bytes
+            + overhead_bytes
+            + self._backend.unread_bytes
+        )
+
+    @property
+    def room_count(self) -> int:
+        """How many messages can be put into memory now."""
+        return 0 if self._unread_count else max(self._capacity - self._memory.count, 0)
 
     def put(self, batch: AnyBatch, *, is_stored: bool = False) -> None:
         """Append a batch: to memory as far as there is room, the rest to the backend.
@@ -98,23 +91,75 @@ class MessageQueue:
             OSError: the backend failed, and no message of the batch is here.
         """
         count = len(batch.bodies)
-        room = 0 if self._unread_count or is_stored else self._capacity - self._memory_count
+        room = 0 if self._unread_count or is_stored else self._capacity - self._memory.count
         if count <= room:
-            self._enter(Piece(batch, 0, count, _MEMORY))
+            self._memory.enter(Piece(batch, 0, count, _MEMORY))
             return
         room = max(room, 0)
         kept = self._append(batch, room)
         if room:
-            self._enter(Piece(batch, 0, room, _MEMORY))
+            self._memory.enter(Piece(batch, 0, room, _MEMORY))
         if kept is not None:
-            self._enter(kept)
+            self._memory.enter(kept)
+
+    def plan_put(self, parts: Sequence[Part]) -> PendingPut:
+        """Begin a put of messages that are not deferred; `complete_put` lets them appear.
+
+        Until then no other put may be begun. Takes, commits and `put_back` go on.
+
+        Raises:
+            OSError: the process has no descriptors left.
+        """
+        memory_count = room = self.room_count
+        chunks = []
+        for part in parts:
+            count = len(part.batch.bodies)
+            if room < count:
+                chunks.append(part.encode().since(room))
+            room = max(room - count, 0)
+        aside = self._backend.aside
+        job = aside.prepare(chunks) if chunks and aside is not None else None
+        return PendingPut(parts, memory_count, aside, job)
+
+    def complete_put(self, put: PendingPut) -> None:
+        """Let messages appear whose records, if they need any, have been written.
+
+        The job was not cancelled. Those with records are kept in memory as well, as far as that may
+        be, if no unread record stands before them.
+        """
+        aside = self._backend.aside
+        is_kept = put.job is not None and not self._backend.unread_count
+        if put.job is not None and aside is not None:
+            is_appended = aside.end(put.job)
+            assert is_appended, "the job was cancelled"
+        room = put.memory_count
+        for part in put.parts:
+            batch = part.batch
+            count = len(batch.bodies)
+            start = min(room, count)
+            room -= start
+            if start:
+                self._memory.enter(Piece(batch, 0, start, _MEMORY))
+            if start == count:
+                continue
+            is_kept = (
+                is_kept
+                and self._memory.kept_count < KEEP_MAX_COUNT
+                and self._memory.kept_bytes < KEEP_MAX_BYTES
+            )
+            if not is_kept or aside is None:
+                break
+            first = aside.advance(part.encode().lengths[start:])
+            ordinals = range(first - start, first - start + count)
+            self._memory.enter(Piece(batch, start, count, _WRITTEN, ordinals))
+        self._unread_count = self._backend.unread_count
 
     def undo_put(self, batch: AnyBatch) -> None:
         """Undo the last put, which has not been acknowledged and of which nothing was taken."""
         written_from = 0
-        while self._pieces and self._pieces[-1].batch is batch:
-            piece = self._pieces.pop()
-            self._leave(piece)
+        while self._memory.pieces and self._memory.pieces[-1].batch is batch:
+            piece = self._memory.pieces.pop()
+            self._memory.leave(piece)
             if not piece.is_on_disk:
                 written_from = piece.stop
         self._undo_append(batch, written_from)
@@ -150,7 +195,7 @@ class MessageQueue:
         """Return how many of the messages on disk are not to be delivered yet."""
         # A crash, or a publish that was undone, can leave due times without a record.
         count = min(self._backend.count_early(now_ns), self._unread_count)
-        for piece in self._kept_deferred:
+        for piece in self._memory.deferred:
             if piece.batch.due_ns > now_ns:
                 count += piece.count
         return count
@@ -161,24 +206,28 @@ class MessageQueue:
         With room in memory they go behind the other pieces, even if unread records wait on disk: a
         retry should not have to wait for the whole backlog. Without a memory queue each is written
         again with its attempts, and its old record is committed; likewise if too many records stand
-        behind the old one. It never fails: messages that the disk refuses stay in memory.
+        behind the old one. It never fails and never waits: messages that the disk refuses, or that
+        come while a thread writes to it, stay in memory.
         """
         # Too many records stand behind one that is not finished.
         has_long_tail = self._backend.outstanding_count > OUTSTANDING_MAX_COUNT
         for piece in _gather(messages):
-            has_room = self._capacity and self._memory_count + piece.count <= self._capacity
-            if has_room and not (piece.is_on_disk and has_long_tail):
-                self._enter(piece)
+            has_room = self._capacity and self._memory.count + piece.count <= self._capacity
+            is_busy = self._backend.aside is not None and self._backend.aside.is_busy
+            if is_busy or (has_room and not (piece.is_on_disk and has_long_tail)):
+                self._memory.enter(piece)
                 continue
             try:
                 kept = self._append(piece.batch, 0)
             except OSError:
-                self._enter(piece)  # the backend has reported the error to the broker's health
+                self._memory.enter(
+                    piece
+                )  # the backend has reported the error to the broker's health
                 continue
             if piece.is_on_disk:
                 self._backend.commit(piece.ordinals)
             if kept is not None:
-                self._enter(kept)
+                self._memory.enter(kept)
 
     def take(self, max_count: int, max_bytes: int) -> Piece | None:
         """Remove messages of one batch from the front: at least one, or None if the queue is empty.
@@ -186,9 +235,9 @@ class MessageQueue:
         Raises:
             OSError: memory is empty and the disk can't be read.
         """
-        if not self._pieces and not self._load():
+        if not self._memory.pieces and not self._load():
             return None
-        piece = self._pieces[0]
+        piece = self._memory.pieces[0]
         count = whole_count = piece.stop - piece.start
         if count > max_count:
             count = max_count
@@ -197,9 +246,9 @@ class MessageQueue:
         if count < whole_count:
             piece = piece.cut(count)
         else:
-            self._pieces.popleft()
-        self._leave(piece)
-        if self._unread_count and piece.origin is _RETURNED and not self._written_count:
+            self._memory.pieces.popleft()
+        self._memory.leave(piece)
+        if self._unread_count and piece.origin is _RETURNED and not self._memory.written_count:
             # A retry went before the backlog; the backlog goes before the next retry, or retries
             # could circle in memory for ever. An error of the disk is raised once memory is empty.
             with contextlib.suppress(OSError):
@@ -208,7 +257,7 @@ class MessageQueue:
 
     def untake(self, piece: Piece) -> None:
         """Put a piece that was taken and not used back at the front."""
-        self._enter(piece, at_front=True)
+        self._memory.enter(piece, at_front=True)
 
     def iter_loaded(
         self, *, in_memory: bool = True, on_disk: bool = True
@@ -219,9 +268,9 @@ class MessageQueue:
             in_memory, on_disk: whether those without and those with a record are wanted. The others
                 are passed over piece by piece, as there may be millions.
         """
-        if not (in_memory and self._memory_count) and not (on_disk and self._kept_count):
+        if not (in_memory and self._memory.count) and not (on_disk and self._memory.kept_count):
             return
-        for piece in self._pieces:
+        for piece in self._memory.pieces:
             is_on_disk = piece.is_on_disk
             if on_disk if is_on_disk else in_memory:
                 for index in range(piece.start, piece.stop):
@@ -238,14 +287,14 @@ class MessageQueue:
         Return the pieces, which have to be disposed of, and the receipt that is done when no crash
         brings the messages back.
         """
-        pieces = self._forget_memory()
+        pieces = self._memory.clear()
         receipt = self._backend.empty()
         self._unread_count = self._backend.unread_count
         return pieces, receipt
 
     def delete(self) -> tuple[deque[Piece], Receipt]:
         """Drop all messages and remove the files, as `empty` does."""
-        pieces = self._forget_memory()
+        pieces = self._memory.clear()
         receipt = self._backend.delete()
         self._unread_count = self._backend.unread_count
         return pieces, receipt
@@ -263,14 +312,14 @@ class MessageQueue:
             OSError: not everything is on disk.
         """
         due_times = {**self._backend.due_times, **due_times}
-        for piece in self._pieces:
+        for piece in self._memory.pieces:
             batch = piece.batch
             if batch.is_deferred:
                 due_times |= dict.fromkeys(batch.ids(piece.start, piece.stop), batch.due_ns)
         # The record of a message that was deferred at once and never delivered is exact.
         changed = [message for message in messages if message[4] is None or message[2]]
         refused: OSError | None = None
-        for piece in (*self._pieces, *_gather(changed)):
+        for piece in (*self._memory.pieces, *_gather(changed)):
             if piece.origin is _WRITTEN:
                 continue
             try:
@@ -286,45 +335,8 @@ class MessageQueue:
         self._backend.replace_due_times(due_times)
         if refused is not None:
             raise refused
-        self._forget_memory()
+        self._memory.clear()
         self._unread_count = self._backend.unread_count
-
-    def _enter(self, piece: Piece, *, at_front: bool = False) -> None:
-        """Put a piece into memory."""
-        if at_front:
-            self._pieces.appendleft(piece)
-        else:
-            self._pieces.append(piece)
-        if piece.origin is _MEMORY or not piece.is_on_disk:
-            self._memory_count += piece.stop - piece.start
-            self._memory_bytes += piece.body_bytes
-        else:
-            self._kept_count += piece.stop - piece.start
-            self._kept_bytes += piece.body_bytes
-            if piece.origin is _WRITTEN:
-                self._written_count += piece.stop - piece.start
-            if piece.batch.is_deferred:
-                self._kept_deferred[piece] = None
-
-    def _leave(self, piece: Piece) -> None:
-        """Count a piece out that was removed from memory: the reverse of `_enter`."""
-        if piece.origin is _MEMORY or not piece.is_on_disk:
-            self._memory_count -= piece.stop - piece.start
-            self._memory_bytes -= piece.body_bytes
-        else:
-            self._kept_count -= piece.stop - piece.start
-            self._kept_bytes -= piece.body_bytes
-            if piece.origin is _WRITTEN:
-                self._written_count -= piece.stop - piece.start
-            self._kept_deferred.pop(piece, None)
-
-    def _forget_memory(self) -> deque[Piece]:
-        """Have no message in memory any more; return the pieces that were there."""
-        pieces, self._pieces = self._pieces, deque()
-        self._memory_count = self._memory_bytes = 0
-        self._kept_count = self._kept_bytes = self._written_count = 0
-        self._kept_deferred = {}
-        return pieces
 
     def _append(self, batch: AnyBatch, start: int) -> Piece | None:
         """Append to disk from `start` on; return the piece to keep in memory, if it is to be kept.
@@ -335,8 +347,8 @@ class MessageQueue:
         stop = len(batch.bodies)
         is_caught_up = (
             not self._unread_count
-            and self._kept_count < KEEP_MAX_COUNT
-            and self._kept_bytes < KEEP_MAX_BYTES
+            and self._memory.kept_count < KEEP_MAX_COUNT
+            and self._memory.kept_bytes < KEEP_MAX_BYTES
         )
         if batch.is_deferred:  # in the queue of a topic, whose channels will defer it
             first = self._append_deferred(batch, start, batch.due_ns, keep=is_caught_up)
@@ -388,11 +400,11 @@ class MessageQueue:
         if piece is None:
             return False
         if not self._backend.due_times:
-            self._enter(piece)
+            self._memory.enter(piece)
             return True
         ids = piece.batch.ids(piece.start, piece.stop)
         for part in _split_by_due_time(piece, map(self._backend.pop_due_time, ids)):
-            self._enter(part)
+            self._memory.enter(part)
         return True
 
 

@@ -1,8 +1,9 @@
-"""Receipts: the syncs that a publish waits for before it is acknowledged.
+"""Receipts: the writes and syncs that a publish waits for before it is acknowledged.
 
 A publish writes to the disk queue of each channel. Each queue syncs by itself, in a thread and for
-many publishes at a time, so a receipt counts the queues whose sync has not ended yet. Its callback
-is called once, with the error if a sync that covered the publish failed.
+many publishes at a time, so a receipt counts the queues whose sync has not ended yet, and the write
+itself if that is not done at once. Its callback is called once, with the error if one of them
+failed.
 """
 
 from collections.abc import Callable
@@ -10,22 +11,25 @@ from typing import Protocol
 
 
 class Receipt:
-    """Done when every sync that it waits for has ended."""
+    """Done when everything that it waits for has ended."""
 
-    __slots__ = ("_missing_count", "_on_done", "error")
+    __slots__ = ("_missing_count", "_on_done", "error", "holds_publisher")
 
     def __init__(self, missing_count: int) -> None:
         self._missing_count = missing_count
-        self.error: OSError | None = None  # the first one
-        self._on_done: Callable[[OSError | None], object] | None = None
+        self.error: Exception | None = None  # the first one
+        # The publisher may send no more before it is done: its next publishes would overtake this
+        # one, or fill the memory.
+        self.holds_publisher = False
+        self._on_done: Callable[[Exception | None], object] | None = None
 
     @property
     def is_done(self) -> bool:
-        """Whether all syncs have ended."""
+        """Whether all of them have ended."""
         return not self._missing_count
 
-    def settle(self, error: OSError | None) -> None:
-        """Note that one of the syncs has ended."""
+    def settle(self, error: Exception | None) -> None:
+        """Note that one of them has ended."""
         assert self._missing_count > 0
         self._missing_count -= 1
         self.error = self.error or error
@@ -34,8 +38,8 @@ class Receipt:
             on_done, self._on_done = self._on_done, None
             on_done(self.error)
 
-    def when_done(self, callback: Callable[[OSError | None], object]) -> None:
-        """Call once with the first error or None: now, or when the last sync has ended."""
+    def when_done(self, callback: Callable[[Exception | None], object]) -> None:
+        """Call once with the first error or None: now, or when the last has ended."""
         if self._missing_count:
             assert self._on_done is None, "one callback only"
             self._on_done = callback

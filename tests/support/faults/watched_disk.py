@@ -66,8 +66,8 @@ class WatchedDisk:
         """Take the place of `os`, for good."""
         self._note_initial("")
         for name in (
-            *("open", "close", "dup", "write", "pwrite", "fsync", "fdatasync", "ftruncate"),
-            *("truncate", "rename", "replace", "unlink", "remove", "mkdir", "rmdir"),
+            *("open", "close", "dup", "write", "pwrite", "pwritev", "fsync", "fdatasync"),
+            *("ftruncate", "truncate", "rename", "replace", "unlink", "remove", "mkdir", "rmdir"),
             *("read", "pread", "stat", "listdir", "scandir", "statvfs"),
         ):
             setattr(os, name, getattr(self, f"_{name}"))
@@ -210,6 +210,12 @@ class WatchedDisk:
             if rule is not None and rule.action == "tear":
                 _die()
         return count
+
+    def _pwritev(self, fd: int, buffers: Any, offset: int) -> int:
+        if fd not in self._handles:
+            count: int = self._real["pwritev"](fd, buffers, offset)
+            return count
+        return self._pwrite(fd, b"".join(buffers), offset)
 
     def _write(self, fd: int, data: Any) -> int:
         handle = self._handles.get(fd)

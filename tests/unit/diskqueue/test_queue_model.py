@@ -23,7 +23,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from diskqueue import DiskQueue, SyncJob
+from diskqueue import AppendJob, DiskQueue, RecordChunk, SyncJob
+from diskqueue.append_job import JobState
 from diskqueue.segment import iter_records
 from tests.unit.diskqueue.queue_files import drain, frame_all, go_read_all
 
@@ -48,6 +49,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.serial = 0
         self.job: SyncJob | None = None
         self.job_done: set[int] = set()
+        self.append_job: AppendJob | None = None
+        self.appending: list[bytes] = []
         self.finished: set[bytes] = set()  # of all times
         # Not so after a crash between sidecar and metadata, until the reader is at the tail.
         self.is_depth_exact = True
@@ -91,12 +94,14 @@ class QueueMachine(RuleBasedStateMachine):
             payloads.append((b"%026d" % self.serial).ljust(size, b"\x00"))
         return payloads
 
+    @precondition(lambda self: self.append_job is None)
     @rule(sizes=SIZES)
     def append(self, sizes: list[int]) -> None:
         payloads = self.make_payloads(sizes)
         self.queue.append(*frame_all(payloads))
         self.records += payloads
 
+    @precondition(lambda self: self.append_job is None)
     @rule(sizes=SIZES, call_count=st.integers(0, 4), part=st.integers(0, 60))
     def append_to_a_full_disk(self, sizes: list[int], call_count: int, part: int) -> None:
         payloads = self.make_payloads(sizes)
@@ -119,6 +124,33 @@ class QueueMachine(RuleBasedStateMachine):
             return
         self.records += payloads
 
+    @precondition(lambda self: self.append_job is None)
+    @rule(parts=st.lists(SIZES, min_size=1, max_size=3), is_run=st.booleans())
+    def begin_append(self, parts: list[list[int]], is_run: bool) -> None:  # noqa: FBT001
+        groups = [self.make_payloads(sizes) for sizes in parts]
+        self.append_job = self.queue.prepare_append([RecordChunk(*frame_all(g)) for g in groups])
+        self.appending = [payload for group in groups for payload in group]
+        if is_run:
+            self.append_job.run()
+
+    @precondition(lambda self: self.append_job is not None)
+    @rule(is_undone=st.booleans())
+    def end_append(self, is_undone: bool) -> None:  # noqa: FBT001
+        job = self.append_job
+        assert job is not None
+        self.append_job = None
+        if job.state is JobState.PLANNED:
+            job.run()
+        if is_undone:
+            job.undo()
+            assert not job.end()
+        elif job.end():
+            self.records += self.appending
+        else:
+            assert job.is_cancelled
+            job.undo()
+
+    @precondition(lambda self: self.append_job is None)
     @rule(sizes=SIZES, is_advanced=st.booleans())
     def append_and_undo(self, sizes: list[int], is_advanced: bool) -> None:  # noqa: FBT001
         data, lengths = frame_all(self.make_payloads(sizes))
@@ -265,6 +297,10 @@ class QueueMachine(RuleBasedStateMachine):
 
     def drop_job(self) -> None:
         """A job that was overtaken changes nothing any more."""
+        if self.append_job is not None:
+            before = sorted(path.name for path in self.directory.iterdir())
+            self.end_append(is_undone=False)
+            assert before == sorted(path.name for path in self.directory.iterdir())
         if self.job is not None:
             before = sorted(path.name for path in self.directory.iterdir())
             self.job.run()
@@ -297,6 +333,10 @@ class QueueMachine(RuleBasedStateMachine):
         shutil.copytree(copy, scout)
         found = drain(DiskQueue(scout, "t", max_bytes_per_file=self.max_bytes_per_file))
         shutil.rmtree(scout)
+        # A crash before an append is complete may leave all of it, its beginning, or nothing.
+        half = [data for data in found if data in self.appending and data not in self.records]
+        assert half == self.appending[: len(half)]
+        self.records += half
         again = set(found)
         assert found == [data for data in self.ghosts + self.records if data in again]
         for index, data in enumerate(self.records):
@@ -323,6 +363,8 @@ class QueueMachine(RuleBasedStateMachine):
         if self.is_depth_exact:
             assert self.queue.depth == len(self.records) - self.read_count
         assert self.queue.outstanding_count == self.read_count - self.low
+        if self.append_job is not None:
+            return
         segments = [path for path in self.directory.glob("*.dat") if "meta" not in path.name]
         assert self.queue.segment_count == len(segments)
         assert self.queue.disk_bytes == sum(path.stat().st_size for path in segments)

@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,15 +22,15 @@ NO_SPACE = OSError(errno.ENOSPC, "No space left on device")
 
 def refuse_writes_to(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Let writes fail to files whose name begins so."""
-    real: Callable[..., int] = os.pwrite
 
-    def pwrite(fd: int, data: bytes, offset: int) -> int:
+    def refuse(real: Callable[..., int], fd: int, data: object, offset: int) -> int:
         path = os.readlink(f"/proc/self/fd/{fd}")
         if Path(path).name.startswith(name):
             raise NO_SPACE
         return real(fd, data, offset)
 
-    monkeypatch.setattr(os, "pwrite", pwrite)
+    monkeypatch.setattr(os, "pwrite", partial(refuse, os.pwrite))
+    monkeypatch.setattr(os, "pwritev", partial(refuse, os.pwritev))
 
 
 @pytest.mark.parametrize("mem_queue_size", [0, 3])
@@ -45,8 +46,7 @@ def test_a_publish_that_one_channel_refuses_is_in_none(
     with monkeypatch.context() as patch:
         refuse_writes_to(patch, "t:b.")
         with pytest.raises(OSError, match="No space left"):
-            rig.topic().publish([b"refused"] * count)
-        rig.settle()
+            rig.publish(*[b"refused"] * count)
     rig.publish(b"after")
 
     assert rig.topic().message_count == 6

@@ -13,7 +13,7 @@ class Rig:
 
     def __init__(self) -> None:
         self.written: list[bytes] = []
-        self.failures: list[tuple[str, OSError]] = []
+        self.failures: list[tuple[str, Exception]] = []
         self.transport = FakeTransport()
         gate = ReadGate(self.transport, FakeTurns(FakeLoop()), lambda: False)
         self.replies = Replies(self.written.append, gate, self.on_settled)

@@ -434,7 +434,7 @@ def test_an_emptying_is_done_when_a_kill_brings_nothing_back(tmp_path: Path) -> 
     rig.append(b"old", b"old")
     rig.scheduler.holds_threads = True
 
-    outcomes: list[OSError | None] = []
+    outcomes: list[Exception | None] = []
     rig.backend.empty().when_done(outcomes.append)
     rig.append(b"new")
     assert rig.backend.unread_count == 1
@@ -457,7 +457,7 @@ def test_an_emptying_overtakes_a_sync_that_runs(tmp_path: Path) -> None:
     rig.scheduler.advance(2)
     assert rig.scheduler.held_work
 
-    outcomes: list[OSError | None] = []
+    outcomes: list[Exception | None] = []
     rig.backend.empty().when_done(outcomes.append)
     rig.append(b"new")
     rig.scheduler.finish_thread()
@@ -480,7 +480,7 @@ def test_a_deleted_queue_that_is_made_again_keeps_its_new_records_alone(tmp_path
     rig.backend = backend
     rig.append(b"old")
     rig.scheduler.holds_threads = True
-    outcomes: list[OSError | None] = []
+    outcomes: list[Exception | None] = []
     backend.delete().when_done(outcomes.append)
     rig.scheduler.settle()
 
@@ -501,7 +501,7 @@ def test_a_deletion_is_done_when_the_directory_is_synced(tmp_path: Path) -> None
     rig.scheduler.advance(2)
     rig.scheduler.holds_threads = True
 
-    outcomes: list[OSError | None] = []
+    outcomes: list[Exception | None] = []
     rig.backend.delete().when_done(outcomes.append)
     rig.scheduler.settle()
     rig.scheduler.finish_thread()

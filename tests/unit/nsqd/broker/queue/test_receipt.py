@@ -24,14 +24,14 @@ class Rig:
         self.data_path = data_path
         self.scheduler = FakeScheduler()
         self.scheduler.holds_threads = True
-        self.writes: list[OSError | None] = []
+        self.writes: list[Exception | None] = []
         self.sync_times = Histogram((1.0,))
         self.receipts = Receipts(needs_sync=needs_sync)
         settings = disk_settings(data_path, sync_every=1 if needs_sync else 2500)
         self.backend = DiskBackend(
             *("t:c", settings, self.scheduler, self.writes.append, self.sync_times, self.receipts)
         )
-        self.settled: list[tuple[bytes, OSError | None]] = []
+        self.settled: list[tuple[bytes, Exception | None]] = []
 
     def publish(self, body: bytes) -> None:
         self.receipts.begin()
@@ -56,7 +56,7 @@ class Rig:
 
 def test_a_receipt_is_done_when_all_syncs_have_ended() -> None:
     receipt = Receipt(2)
-    told: list[OSError | None] = []
+    told: list[Exception | None] = []
     receipt.when_done(told.append)
 
     receipt.settle(None)
@@ -67,7 +67,7 @@ def test_a_receipt_is_done_when_all_syncs_have_ended() -> None:
 
 
 def test_who_comes_late_is_told_at_once() -> None:
-    told: list[OSError | None] = []
+    told: list[Exception | None] = []
     receipt = Receipt(1)
     receipt.settle(None)
 
@@ -77,7 +77,7 @@ def test_who_comes_late_is_told_at_once() -> None:
 
 
 def test_a_receipt_can_wait_for_others() -> None:
-    told: list[OSError | None] = []
+    told: list[Exception | None] = []
     first, second, both = Receipt(1), Receipt(1), Receipt(0)
     both.include(first)
     both.include(second)
@@ -188,7 +188,7 @@ def test_a_sync_that_cannot_begin_fails_the_publish(
 
     [(body, error)] = rig.settled
     assert body == b"a"
-    assert error is not None
+    assert isinstance(error, OSError)
     assert error.errno == errno.EMFILE
 
 

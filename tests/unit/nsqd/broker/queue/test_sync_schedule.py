@@ -83,7 +83,7 @@ class Rig:
         self.scheduler.holds_threads = True
         self.outcomes: list[OSError | None] = []
         self.sync_times = Histogram((1.0,))
-        self.settled: list[tuple[str, OSError | None]] = []
+        self.settled: list[tuple[str, Exception | None]] = []
         self.schedule = SyncSchedule(
             "t:c",
             self.queue,
@@ -118,7 +118,7 @@ class Rig:
         self.append()
         receipt = Receipt(1)
 
-        def settle(error: OSError | None) -> None:
+        def settle(error: Exception | None) -> None:
             self.settled.append((name, error))
             if then is not None:
                 then()
@@ -678,9 +678,9 @@ TestAnyOrder = AnyOrder.TestCase
 TestAnyOrder.settings = settings(max_examples=100, stateful_step_count=30)
 
 
-def sync_fully(rig: Rig) -> list[OSError | None]:
+def sync_fully(rig: Rig) -> list[Exception | None]:
     """Return the list that the outcome is added to."""
-    outcomes: list[OSError | None] = []
+    outcomes: list[Exception | None] = []
     receipt = Receipt(1)
     receipt.when_done(outcomes.append)
     rig.schedule.sync_fully(receipt)

@@ -1,0 +1,278 @@
+"""The blocking half of an append that is large, or goes to a disk that is slow.
+
+`DiskQueue.prepare_append` makes a job on the thread that owns the queue, `run` may then write in
+any other while the queue is read, committed and synced, and `end` moves the write position over the
+records. Until then they are behind the write position, so that no reader
+sees them. One job of a queue is under way at a time, and no other append.
+
+A job writes the current segment first and then makes the new ones, so that to a reader from outside
+a segment with a successor is complete. If it fails, or another queue's part of the same publish
+does, the current segment is cut back and the new files are removed.
+
+`Writer` *cancels* a job when the segment that it writes to is given up meanwhile: the queue was
+emptied or deleted, or the segment was damaged. From then on the job makes no file, because another
+queue may have its names by then, and it is no append. The owner may prepare another one.
+"""
+
+import contextlib
+import logging
+import os
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from itertools import accumulate
+
+from diskqueue import layout
+from diskqueue.segment import SegmentState
+
+# Buffers that one call writes; the kernel takes 1024.
+_MAX_BUFFERS = 512
+
+
+class RecordChunk:
+    """Records back to back, each with its length prefix."""
+
+    __slots__ = ("data", "lengths", "longest", "shortest")
+
+    def __init__(self, data: bytes, lengths: Sequence[int]) -> None:
+        """Args: lengths: the size of each record inside data, its prefix included."""
+        self.data = data
+        self.lengths = lengths
+        # Of millions of records these take as long as the rest of an append. Chunks are shared by
+        # the queues that get the same records.
+        self.shortest = min(lengths)
+        self.longest = max(lengths)
+
+    def since(self, start: int) -> "RecordChunk":
+        """Return the records from `start` on, of which there is one at least."""
+        if not start:
+            return self
+        return RecordChunk(self.data[sum(self.lengths[:start]) :], self.lengths[start:])
+
+
+@dataclass(slots=True)
+class Placement:
+    """The bytes that go into one segment."""
+
+    segment: SegmentState
+    path: str
+    offset: int
+    buffers: list[bytes | memoryview] = field(default_factory=list)
+    size_bytes: int = 0
+    # A descriptor of the job's own, or -1 before the file is open.
+    fd: int = -1
+    # The job has made the file.
+    is_new: bool = False
+
+    def add(self, data: bytes | memoryview) -> None:
+        """Write these bytes as well, behind the others."""
+        self.buffers.append(data)
+        self.size_bytes += len(data)
+
+    def write(self) -> None:
+        """Write the bytes to the file, which is open.
+
+        Raises:
+            OSError: a part may have been written.
+        """
+        if len(self.buffers) == 1:
+            layout.write_all(self.fd, self.buffers[0], self.offset)
+        else:
+            write_buffers(self.fd, self.buffers, self.offset)
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+class JobState(Enum):
+    """How far a job is."""
+
+    PLANNED = auto()
+    WRITTEN = auto()  # all bytes are in the files
+    UNDONE = auto()  # failed or taken back: the files are as they were
+
+
+class AppendJob:
+    """One append under way. The queue's owner passes it on, calls `run` once, and gives it back."""
+
+    def __init__(
+        self,
+        placements: list[Placement],
+        record_count: int,
+        on_end: Callable[["AppendJob"], bool],
+        logger: logging.Logger,
+    ) -> None:
+        """Args:
+        placements: the first is in the current segment, all others in new ones.
+        on_end: appends the records, and returns whether that was possible.
+        """
+        self.placements = placements
+        self.record_count = record_count
+        self.state = JobState.PLANNED
+        self._on_end = on_end
+        # Set under the lock, by the thread that owns the queue.
+        self.is_cancelled = False
+        # Held while a file is made, and while the job is cancelled.
+        self._lock = threading.Lock()
+        self._logger = logger
+
+    @property
+    def last_number(self) -> int:
+        """The number of the newest segment that the job writes to."""
+        return self.placements[-1].segment.number
+
+    def run(self) -> None:
+        """Write the bytes, unless the job is cancelled.
+
+        Raises:
+            OSError: the files are as they were.
+        """
+        try:
+            for placement in self.placements:
+                if placement.size_bytes and self._open(placement):
+                    placement.write()
+                    if placement is not self.placements[0] and placement is not self.placements[-1]:
+                        placement.close()
+        except OSError:
+            self.undo()
+            raise
+        self.state = JobState.WRITTEN
+        if self.is_cancelled:
+            self.undo()
+
+    def undo(self) -> None:
+        """Make the files as they were, as far as that is possible.
+
+        New ones go from the last on, so that a crash in between leaves the beginning of the append.
+        """
+        self.state = JobState.UNDONE
+        for placement in reversed(self.placements):
+            if placement.is_new:
+                with self._lock:
+                    if not self.is_cancelled:
+                        with contextlib.suppress(OSError):
+                            os.unlink(placement.path)
+            elif placement.fd >= 0:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(placement.fd, placement.offset)
+            placement.close()
+
+    def end(self) -> bool:
+        """Append the records if they are written, and allow other appends again.
+
+        Returns False if nothing was appended: the job has failed or was undone, or it was cancelled
+        because the queue was emptied, closed or deleted, or its segment given up, meanwhile.
+        """
+        return self._on_end(self)
+
+    def cancel(self) -> None:
+        """Make no more files, and remove those that were made."""
+        with self._lock:
+            self.is_cancelled = True
+            for placement in self.placements:
+                if placement.is_new:
+                    with contextlib.suppress(OSError):
+                        os.unlink(placement.path)
+
+    def _open(self, placement: Placement) -> bool:
+        """Open the file, made if need be; return False if the job is cancelled."""
+        with self._lock:
+            if self.is_cancelled:
+                return False
+            if placement.fd < 0:
+                segment = placement.segment
+                placement.fd = open_segment(segment, placement.path, self._logger)
+                placement.is_new = not segment.exists
+            return True
+
+
+def place(
+    chunks: Sequence[RecordChunk],
+    segment: SegmentState,
+    max_bytes_per_file: int,
+    path_of: Callable[[SegmentState], str],
+) -> list[Placement]:
+    """Plan which bytes go into the current segment, and which into each new one."""
+    placements = [Placement(segment, path_of(segment), segment.end)]
+    used = segment.end
+    for chunk in chunks:
+        if used + len(chunk.data) <= max_bytes_per_file:
+            placements[-1].add(chunk.data)
+            used += len(chunk.data)
+            continue
+        view = memoryview(chunk.data)
+        head_bytes, *sizes = _divide(chunk.lengths, used, max_bytes_per_file)
+        if head_bytes:
+            placements[-1].add(view[:head_bytes])
+        start = head_bytes
+        used += head_bytes
+        for size in sizes:
+            segment = SegmentState(segment.number + 1)
+            placements.append(Placement(segment, path_of(segment), 0))
+            placements[-1].add(view[start : start + size])
+            start += size
+            used = size
+    return placements
+
+
+def _divide(lengths: Sequence[int], used: int, max_bytes_per_file: int) -> list[int]:
+    """Return how many bytes go into a segment of which some are used, and into each new one."""
+    ends = list(accumulate(lengths))
+    sizes: list[int] = []
+    done = index = 0
+    while True:
+        index = bisect_right(ends, done + max_bytes_per_file - used, lo=index)
+        end = ends[index - 1] if index else 0
+        if end == done and used == 0:
+            # Larger than a whole segment: it gets one for itself.
+            end = ends[index]
+            index += 1
+        sizes.append(end - done)
+        if index == len(ends):
+            return sizes
+        done = end
+        used = 0
+
+
+def open_segment(segment: SegmentState, path: str, logger: logging.Logger) -> int:
+    """Open a segment to write to it; make the file if the segment has none.
+
+    Raises:
+        OSError: the file can be neither opened nor made.
+    """
+    if segment.exists:
+        return os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, layout.FILE_MODE)
+    except FileExistsError:
+        # No metadata leads to this segment. Writing into it would mix its records with ours.
+        bad_path = layout.quarantine_path(path)
+        os.rename(path, bad_path)
+        logger.warning(
+            "diskqueue stray segment set aside file=%s look=python -m diskqueue dump %s",
+            path,
+            bad_path,
+        )
+        return os.open(path, flags, layout.FILE_MODE)
+
+
+def write_buffers(fd: int, buffers: Sequence[bytes | memoryview], position: int) -> None:
+    """Write buffers one behind the other at a position of the file, with as few calls as possible.
+
+    Raises:
+        OSError: a part may have been written.
+    """
+    for start in range(0, len(buffers), _MAX_BUFFERS):
+        group = buffers[start : start + _MAX_BUFFERS]
+        size_bytes = sum(map(len, group))
+        written = os.pwritev(fd, group, position)
+        if written < size_bytes:
+            # The disk or a quota is almost full, or the kernel's limit for one call is reached.
+            layout.write_all(fd, b"".join(group)[written:], position + written)
+        position += size_bytes

@@ -1,0 +1,56 @@
+"""Memory: pieces come and go, and the counts follow."""
+
+from nsqd.broker.queue.batch import Batch, Origin, Piece
+from nsqd.broker.queue.memory import Memory
+
+
+def piece_of(origin: Origin, *bodies: bytes, is_on_disk: bool, is_deferred: bool = False) -> Piece:
+    batch = Batch(1, b"0" * 13, 0, bodies, delay_s=1.0 if is_deferred else 0.0)
+    return Piece(batch, 0, len(bodies), origin, range(len(bodies)) if is_on_disk else None)
+
+
+def counts_of(memory: Memory) -> tuple[int, ...]:
+    return (
+        *(memory.count, memory.size_bytes, memory.kept_count, memory.kept_bytes),
+        *(memory.written_count, len(memory.deferred)),
+    )
+
+
+PIECES = [
+    piece_of(Origin.MEMORY, b"a", b"bb", is_on_disk=False),
+    piece_of(Origin.RETURNED, b"ccc", is_on_disk=False),
+    piece_of(Origin.RETURNED, b"dddd", is_on_disk=True),
+    piece_of(Origin.WRITTEN, b"eeeee", b"f", is_on_disk=True, is_deferred=True),
+]
+ALL = (3, 6, 3, 10, 2, 1)
+
+
+def test_pieces_are_counted_by_where_their_messages_are() -> None:
+    memory = Memory()
+    for piece in PIECES:
+        memory.enter(piece)
+
+    assert counts_of(memory) == ALL
+    for piece in PIECES:
+        assert memory.pieces.popleft() is piece
+        memory.leave(piece)
+
+    assert counts_of(memory) == (0,) * 6
+
+
+def test_a_piece_can_enter_at_the_front() -> None:
+    memory = Memory()
+    memory.enter(PIECES[0])
+    memory.enter(PIECES[1], at_front=True)
+
+    assert list(memory.pieces) == [PIECES[1], PIECES[0]]
+
+
+def test_clearing_gives_the_pieces_back() -> None:
+    memory = Memory()
+    for piece in PIECES:
+        memory.enter(piece)
+
+    assert list(memory.clear()) == PIECES
+    assert counts_of(memory) == (0,) * 6
+    assert not memory.pieces
