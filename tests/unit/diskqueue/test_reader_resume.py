@@ -135,6 +135,14 @@ def test_what_looks_like_a_record_in_length_only_is_no_message(tmp_path: Path) -
     assert bodies_in(queue) == [b"before", b"after"]
 
 
+@pytest.mark.parametrize("behind", [[], [b"c", b"d"]])
+def test_a_record_that_is_no_message_is_left_out(tmp_path: Path, behind: list[bytes]) -> None:
+    content = segment(b"a", b"b") + framed(b"\xff" * 40) + segment(*behind, first=2)
+
+    assert bodies_in(damaged(tmp_path, content, 0, b"")) == [b"a", b"b", *behind]
+    assert "000000.dat.bad" in names(tmp_path)
+
+
 def test_a_damaged_time_or_id_does_not_cost_the_message(tmp_path: Path) -> None:
     content = segment(*BODIES)
     starts = starts_of(*BODIES)

@@ -492,6 +492,18 @@ async def test_a_kept_connection_is_closed_after_a_while(server: Server) -> None
     await server.wait_until_closed()
 
 
+async def test_a_kept_connection_is_closed_when_the_server_ends_its_side(server: Server) -> None:
+    async def end(writer: asyncio.StreamWriter) -> None:
+        writer.write_eof()
+
+    server.after_reply = end
+    client = limited_client(idle_timeout_s=3600.0)
+
+    await get(server, client, OK)
+
+    await server.wait_until_closed()
+
+
 async def test_a_reply_that_nobody_asked_for_ends_the_connection(
     server: Server, client: HttpClient
 ) -> None:
