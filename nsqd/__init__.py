@@ -6,8 +6,8 @@ config              options, flags, logs         protocol   bytes to values and 
 broker              topics, channels, queues: the rules, without sockets
 tcp                 the V2 door                  http       HTTP/1.1, server and client
 api, stats          the routes and figures that HTTP offers
-lookup              registration with nsqlookupd
-runtime             event loop, sockets, TLS, data path
+lookup              registration with nsqlookupd    runtime    event loop, sockets, TLS, data path
+client              the asyncio client, for programs; nothing above imports it
 """
 
 __version__ = "0.1.0"

@@ -3,6 +3,7 @@
 daemon -> api, stats, tcp, lookup -> http, runtime -> broker -> protocol -> diskqueue.envelope
                                                         `-----> diskqueue <----- spark_jobs
 lookupd  ->  nsqd.config, nsqd.http, nsqd.protocol, nsqd.runtime
+client   ->  nsqd.protocol, nsqd.http.client, diskqueue.envelope       (no daemon imports it)
 """
 
 import ast
@@ -100,6 +101,17 @@ LAYERS = {
     "nsqd.settings": Layer(
         ("nsqd.broker", "nsqd.protocol", "nsqd.config", "nsqd.http", "nsqd.lookup", "nsqd.tcp")
     ),
+    # For programs; the commands install the event loop that they want.
+    "nsqd.client": Layer(
+        (
+            "nsqd.client",
+            "nsqd.protocol.names",
+            "nsqd.protocol.compression",
+            "nsqd.protocol.frames",
+            "nsqd.http.client",
+            "diskqueue.envelope",
+        )
+    ),
     "nsqd.daemon": Layer(("nsqd",)),
     "nsqd.__main__": Layer(("nsqd.daemon", "nsqd.config"), ("uvloop",)),
     "lookupd": Layer(
@@ -182,6 +194,18 @@ def test_uvloop_is_imported_only_by_the_commands() -> None:
     assert importers_of("uvloop") == {"nsqd.__main__", "lookupd.__main__"}
 
 
+def test_the_daemons_do_not_know_the_client() -> None:
+    waiting = ["nsqd.__main__", "lookupd.__main__", "spark_jobs"]
+    reached: set[str] = set()
+    while waiting:
+        module = waiting.pop()
+        if module not in reached:
+            reached.add(module)
+            waiting += imports_of(module) & FILES.keys()
+
+    assert not any(is_below(module, ("nsqd.client",)) for module in reached)
+
+
 def test_nsqd_does_not_know_lookupd_and_neither_knows_spark() -> None:
     for module in FILES:
         if module.startswith("nsqd"):
@@ -237,6 +261,9 @@ def test_a_wrong_arrow_would_be_found() -> None:
     assert not is_allowed("lookupd.registry", "nsqd.broker.topic")
     assert not is_allowed("lookupd.registry", "diskqueue")
     assert not is_allowed("spark_jobs.source", "nsqd")
+    assert not is_allowed("nsqd.client.sync", "nsqd.broker.topic")
+    assert not is_allowed("nsqd.client.sync", "uvloop")
+    assert not is_allowed("nsqd.tcp.connection", "nsqd.client.connection")
     assert is_allowed("nsqd.tcp.connection", "nsqd")
     assert is_allowed("nsqd.broker.queue.backend", "diskqueue")
 

@@ -16,6 +16,8 @@ VALUES = {
     "diskqueue/errors.py",
     "nsqd/broker/errors.py",
     "nsqd/broker/scheduler.py",
+    "nsqd/client/errors.py",
+    "nsqd/client/stats.py",
     "nsqd/node.py",
 }
 
@@ -29,6 +31,15 @@ ELSEWHERE = {
     "lookupd/http_api.py": "wire/test_lookupd_http.py",
     "lookupd/metrics.py": "wire/test_lookupd_http.py",
     "lookupd/tcp.py": "wire/test_lookupd_tcp.py",
+    "nsqd/client/connection.py": "client/test_transports.py",
+    "nsqd/client/sync.py": "client/test_sync.py",
+    "nsqd/client/publish/producer.py": "client/test_producer.py",
+    "nsqd/client/publish/sender.py": "client/test_faults.py",
+    "nsqd/client/consume/consumer.py": "client/test_consumer.py",
+    "nsqd/client/consume/dead_letters.py": "client/test_consumer.py",
+    "nsqd/client/consume/handlers.py": "client/test_consumer.py",
+    "nsqd/client/consume/link.py": "client/test_consumer.py",
+    "nsqd/client/consume/session.py": "client/test_consumer.py",
     # Routes are thin, and their contract is HTTP.
     "nsqd/api/admin.py": "wire/test_http_api.py",
     "nsqd/api/config.py": "wire/test_http_api.py",

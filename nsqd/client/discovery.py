@@ -1,0 +1,135 @@
+"""Discovery: ask all nsqlookupds at once, again and again, where nsqd is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import quote_plus
+
+from nsqd.client.errors import DiscoveryError
+from nsqd.client.settings import DEFAULT_LOOKUPD_PORT, Address
+from nsqd.client.stats import Observer
+from nsqd.http.client import BadReplyError, ClientLimits, HttpClient, Url, UrlError
+
+_logger = logging.getLogger("nsqd.client")
+
+_JITTER: Final = 0.3
+# After a lost connection the answers may be out of date: asked again, but no more often than this.
+_MIN_INTERVAL_S: Final = 1.0
+_MAX_ANSWER_BYTES: Final = 16 << 20
+
+Found = Callable[[set[Address]], None]
+
+
+class Discovery:
+    """The nsqds of a topic, or all of them, as the nsqlookupds know them."""
+
+    def __init__(
+        self,
+        lookupds: Sequence[str],
+        topic: str | None,
+        *,
+        interval_s: float = 60.0,
+        timeout_s: float = 5.0,
+        headers: dict[str, str] | None = None,
+        observer: Observer | None = None,
+    ) -> None:
+        """Args: topic: None for every nsqd. headers: for every request, such as a token.
+
+        Raises:
+            ValueError: an address is none.
+        """
+        path = "/nodes" if topic is None else f"/lookup?topic={quote_plus(topic)}"
+        self._urls = [lookupd_url(lookupd, path) for lookupd in lookupds]
+        self._interval_s = interval_s
+        self._headers = headers or {}
+        self._observer = observer or Observer()
+        self._hurry = asyncio.Event()
+        limits = ClientLimits(request_timeout_s=timeout_s, max_body_bytes=_MAX_ANSWER_BYTES)
+        self._http = HttpClient(limits)
+
+    def hurry(self) -> None:
+        """Ask again soon: a connection was lost."""
+        self._hurry.set()
+
+    async def run(self, found: Found) -> None:
+        """Ask until cancelled; call `found` with the nsqds of each round that had an answer."""
+        while True:
+            try:
+                found(await self.ask())
+            except DiscoveryError as error:
+                _logger.warning("discovery failed error=%s", error)
+                self._hurry.set()
+            await asyncio.sleep(_MIN_INTERVAL_S)
+            jitter = random.uniform(1 - _JITTER, 1 + _JITTER)
+            try:
+                async with asyncio.timeout(self._interval_s * jitter):
+                    await self._hurry.wait()
+            except TimeoutError:
+                pass  # The usual case: nothing has happened for the whole interval.
+            self._hurry.clear()
+
+    async def ask(self) -> set[Address]:
+        """Ask every nsqlookupd; return the union of the answers.
+
+        Raises:
+            DiscoveryError: none has answered.
+        """
+        answers = await asyncio.gather(*map(self._ask_one, self._urls))
+        usable = [answer for answer in answers if answer is not None]
+        if not usable:
+            raise DiscoveryError(f"none of {len(self._urls)} nsqlookupds gives a usable answer")
+        return set().union(*usable)
+
+    def close(self) -> None:
+        """Close the connections to the nsqlookupds."""
+        self._http.close()
+
+    async def _ask_one(self, url: Url) -> set[Address] | None:
+        try:
+            reply = await self._http.request("GET", url, headers=self._headers)
+            if reply.status == HTTPStatus.NOT_FOUND:
+                return set()  # no nsqd has the topic yet
+            if reply.status != HTTPStatus.OK:
+                raise DiscoveryError(f"status {reply.status}")
+            return read_producers(reply.json())
+        except (OSError, BadReplyError, UrlError, DiscoveryError) as error:
+            self._observer.discovery_failed(url.authority, error)
+            _logger.warning("nsqlookupd failed address=%s error=%s", url.authority, error)
+            return None
+
+
+def lookupd_url(lookupd: str, target: str) -> Url:
+    """Return the URL of a request to an nsqlookupd, given as host:port or as a URL.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if "://" in lookupd:
+        return Url.parse(lookupd.rstrip("/") + target)
+    address = Address.parse(lookupd, DEFAULT_LOOKUPD_PORT)
+    return Url("http", address.host, address.port, target)
+
+
+def read_producers(answer: object) -> set[Address]:
+    """Return the TCP addresses of an answer to /lookup or /nodes.
+
+    Raises:
+        DiscoveryError: it is none.
+    """
+    if not isinstance(answer, dict):
+        raise DiscoveryError("not the answer of an nsqlookupd")
+    try:
+        # Before version 1.0 the answer was wrapped.
+        wrapped = answer.get("data")
+        fields = wrapped if isinstance(wrapped, dict) else answer
+        producers = fields.get("producers") or []
+        return {
+            Address(str(each["broadcast_address"]), int(each["tcp_port"])) for each in producers
+        }
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DiscoveryError("not the answer of an nsqlookupd") from error

@@ -1,0 +1,45 @@
+"""The answers of nsqlookupd; asking is in tests/client/test_discovery.py."""
+
+import pytest
+
+from nsqd.client.discovery import lookupd_url, read_producers
+from nsqd.client.errors import DiscoveryError
+from nsqd.client.settings import Address
+
+PRODUCER = {"broadcast_address": "10.0.0.1", "tcp_port": 4150, "http_port": 4151}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"producers": [PRODUCER], "channels": []},
+        {"status_code": 200, "data": {"producers": [PRODUCER]}},
+    ],
+    ids=["now", "before 1.0"],
+)
+def test_producers_are_read_from_both_formats(answer: object) -> None:
+    assert read_producers(answer) == {Address("10.0.0.1", 4150)}
+
+
+@pytest.mark.parametrize("answer", [{}, {"producers": None}, {"producers": []}])
+def test_no_producers_are_none(answer: object) -> None:
+    assert read_producers(answer) == set()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [None, [], "x", {"producers": 3}, {"producers": [{}]}, {"producers": [{"tcp_port": "x"}]}],
+)
+def test_another_answer_is_refused(answer: object) -> None:
+    with pytest.raises(DiscoveryError):
+        read_producers(answer)
+
+
+def test_an_nsqlookupd_is_an_address_or_a_url() -> None:
+    plain = lookupd_url("host", "/nodes")
+    secure = lookupd_url("https://host:1/prefix/", "/nodes")
+
+    assert (plain.scheme, plain.host, plain.port, plain.target) == ("http", "host", 4161, "/nodes")
+    assert (secure.scheme, secure.port, secure.target) == ("https", 1, "/prefix/nodes")
+    with pytest.raises(ValueError, match="not an address"):
+        lookupd_url("no host", "/nodes")
