@@ -28,6 +28,7 @@ from nsqd.protocol.lookup import (
     encode_reply,
 )
 from nsqd.runtime.listen import format_address, serve
+from nsqd.runtime.turns import running_turns
 
 logger = logging.getLogger(__name__)
 
@@ -37,9 +38,6 @@ COMMAND_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 5.0
 # The most input of one turn of the event loop: some 500 REGISTERs, about 2 ms of work.
 READ_BYTES = 16 * 1024
-
-# Go's default, by which a peer that lost power is gone in about two minutes.
-KEEP_ALIVE_S = 15
 
 _OK_REPLY = encode_reply(OK)
 
@@ -116,7 +114,6 @@ class PeerConnection(asyncio.BufferedProtocol):
             logger.warning("TCP: too many connections, refusing %s", self._remote_address)
             self.abort()
             return
-        _keep_alive(transport.get_extra_info("socket"))
         self._watch(has_progress=True)
         logger.info("TCP: new client(%s)", self._remote_address)
 
@@ -134,6 +131,17 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._reply(replies, error)
         if error is None and not self._is_deaf:
             self._watch(has_progress=bool(replies))
+            if nbytes == READ_BYTES:  # libuv would read up to 31 times more in this turn
+                assert self._transport is not None
+                self._transport.pause_reading()
+                running_turns().share(self._read_on)
+
+    def _read_on(self) -> bool:
+        """Read the next buffer, in turn with other peers."""
+        assert self._transport is not None
+        if not self._is_deaf and not self._transport.is_closing():
+            self._transport.resume_reading()
+        return False
 
     def eof_received(self) -> bool:
         try:
@@ -256,11 +264,3 @@ class PeerConnection(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-def _keep_alive(sock: socket.socket) -> None:
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    # Not every system can say how often.
-    for name in ("TCP_KEEPIDLE", "TCP_KEEPINTVL"):
-        if hasattr(socket, name):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), KEEP_ALIVE_S)

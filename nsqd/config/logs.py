@@ -107,7 +107,7 @@ def redact(text: str) -> str:
     """Return the text without the passwords of URLs and the tokens of query strings."""
     if "@" in text:
         text = _CREDENTIALS.sub(_hide_credentials, text)
-    if "=" in text:
+    if "=" in text and ("?" in text or "&" in text or ";" in text):
         text = _QUERY_SECRET.sub(rf"\1{_HIDDEN}", text)
     return text
 
@@ -129,17 +129,20 @@ class LineFormatter(logging.Formatter):
         self._prefix = prefix
 
     def format(self, record: logging.LogRecord) -> str:
-        return _format_lines(
-            self._prefix, record.created, _level_word(record.levelno), super().format(record)
-        )
+        is_plain = record.exc_info is None and record.stack_info is None
+        text = record.getMessage() if is_plain else super().format(record)
+        return _format_lines(self._prefix, record.created, _level_word(record.levelno), text)
 
 
 def _format_lines(prefix: str, created: float, level: str, text: str) -> str:
     second = int(created)
     microseconds = min(round((created - second) * 1e6), 999_999)
     header = f"{prefix}{_format_second(second)}.{microseconds:06d} {level}: "
+    text = redact(text)
+    if text.isprintable():  # most are: no control characters and no ends of lines
+        return header + text
     # Only a line feed ends a line: a client's bytes must not make thousands of them.
-    lines = redact(text).removesuffix("\n").split("\n")
+    lines = text.removesuffix("\n").split("\n")
     return "\n".join(header + _CONTROL.sub(_escape, line) for line in lines)
 
 

@@ -28,7 +28,7 @@ from nsqd.protocol.compression import CompressionError
 from nsqd.protocol.errors import ErrorCode, FatalClientError
 from nsqd.protocol.frames import FrameType, encode_frame, encode_messages
 from nsqd.protocol.identify import ClientSettings, IdentifyLimits
-from nsqd.runtime.listen import format_address, tune
+from nsqd.runtime.listen import format_address
 from nsqd.runtime.turns import running_turns
 from nsqd.tcp import handlers
 from nsqd.tcp.auth import AuthServers, ClientAuth
@@ -248,8 +248,9 @@ class V2Connection(asyncio.Protocol):
                     self._take(data)
                 else:
                     self.stream.feed(data)
+                is_left = not self._turns.has_room() or self._run_slice()
                 # libuv would read up to 31 times more in this turn after a full read.
-                if self._run_slice() or len(data) >= FULL_READ_BYTES:
+                if is_left or len(data) >= FULL_READ_BYTES:
                     self.gate.pause(_TURN)
         except Exception as error:  # noqa: BLE001 - any error of one client ends that client only
             self._give_up(error)
@@ -523,9 +524,8 @@ class V2Connection(asyncio.Protocol):
 
 
 def _find_peer(transport: asyncio.Transport) -> tuple[str, str]:
-    """Return the client's IP, if it has one, and its address for logs; set its socket's options."""
+    """Return the client's IP, if it has one, and its address for logs."""
     peer = transport.get_extra_info("peername")
     if not isinstance(peer, tuple):
         return "", peer or "@"  # so nsqd shows clients of unix sockets
-    tune(transport.get_extra_info("socket"))
     return peer[0], format_address(peer)

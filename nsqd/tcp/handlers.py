@@ -289,11 +289,12 @@ def identify(client: "V2Connection", command: commands.Identify) -> None:
     interval_ms = client.settings.heartbeat_interval_ms
     client.parser.admission = replace(client.parser.admission, has_heartbeats=bool(interval_ms))
     client.replies.add(encode_frame(FrameType.RESPONSE, reply))
-    client.replies.flush()
     client.deadlines.start_heartbeats(interval_ms)
     if client.settings.tls_v1 and not before.tls_v1:
+        client.replies.flush()
         _start_tls(client)
     elif _wants_compression(client):
+        client.replies.flush()
         ahead = client.parser.release_rest()
         _start_compression(client)
         if ahead:

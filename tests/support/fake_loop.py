@@ -83,6 +83,10 @@ class FakeTurns(Turns):
         super().__init__(loop.as_loop())
         self.loop = loop
         self.has_tiny_slices = False  # each slice ends at its first look at the clock
+        self.has_full_turns = False  # no turn takes on new work
+
+    def has_room(self) -> bool:
+        return not self.has_full_turns
 
     def slice_end(self) -> float:
         return 0.0 if self.has_tiny_slices else float("inf")

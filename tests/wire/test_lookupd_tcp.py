@@ -153,6 +153,7 @@ def test_a_disconnect_removes_the_producer(  # L-13
     assert lookupd.get("/topics") == {"topics": ["t"]}
 
 
+@pytest.mark.both_loops("flow control")
 def test_many_registrations_may_be_pipelined(lookupd: LookupdInProcess) -> None:
     with lookupd.nsqd() as peer:
         peer.send(b"".join(encode_register(f"t{i}", f"c{j}") for i in range(500) for j in range(4)))

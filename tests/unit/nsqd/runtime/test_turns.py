@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from nsqd.runtime.turns import MIN_SLICE_S, SLICE_S, Turns, running_turns
+from nsqd.runtime.turns import MAX_TURN_S, MIN_SLICE_S, SLICE_S, TURN_GAP_S, Turns, running_turns
 
 
 class Clock:
@@ -139,3 +139,34 @@ async def test_each_loop_has_its_own(clock: Clock) -> None:
 
     assert running_turns() is here
     assert await asyncio.to_thread(lambda: asyncio.run(there())) is not here
+
+
+async def test_a_turn_takes_on_work_until_it_is_long(clock: Clock) -> None:
+    turns = Turns(asyncio.get_running_loop())
+    clock.now = 100.0
+    answers = []
+
+    for _ in range(5):
+        answers.append(turns.has_room())
+        clock.now += 0.3 * MAX_TURN_S
+
+    assert answers == [True, True, True, True, False]
+
+
+async def test_a_gap_is_taken_for_the_end_of_a_turn(clock: Clock) -> None:
+    turns = Turns(asyncio.get_running_loop())
+
+    for _ in range(5):
+        clock.now += 2 * TURN_GAP_S
+        assert turns.has_room()
+
+
+async def test_work_that_was_left_begins_a_turn(clock: Clock) -> None:
+    turns = Turns(asyncio.get_running_loop())
+    while turns.has_room():
+        clock.now += 0.3 * MAX_TURN_S
+
+    turns.share(lambda: False)
+    await asyncio.sleep(0)
+
+    assert turns.has_room()

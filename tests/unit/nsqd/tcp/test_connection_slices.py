@@ -220,3 +220,19 @@ def test_a_client_whose_bytes_wait_for_a_turn_is_not_silent(
     rig.advance(0.2)
 
     assert rig.transport.is_closed
+
+
+def test_in_a_turn_that_is_full_only_a_lone_publish_is_run() -> None:
+    rig = ConnectionRig()
+    rig.publish(b"a")
+    rig.turns.has_full_turns = True
+
+    rig.publish(b"b")
+    assert rig.topic.bodies == [b"a", b"b"]
+    rig.publish(b"c", b"d")
+    assert rig.topic.bodies == [b"a", b"b"]
+    assert not rig.transport.is_reading()
+    rig.loop.turn()
+
+    assert rig.topic.bodies == [b"a", b"b", b"c", b"d"]
+    assert rig.transport.is_reading()

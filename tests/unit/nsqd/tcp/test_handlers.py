@@ -180,6 +180,16 @@ def entry(pattern: AnyName | None = None) -> Authorization:
 AUTH = b"AUTH\n" + sized(b"secret")
 
 
+@pytest.mark.parametrize(("size", "is_refused"), [(16 * 1024, False), (16 * 1024 + 1, True)])
+def test_a_secret_may_be_too_long(size: int, *, is_refused: bool) -> None:
+    rig = AuthRig()
+
+    rig.send(b"AUTH\n" + sized(b"x" * size))
+
+    refusal = b"E_BAD_BODY AUTH body too big 16385 > 16384"
+    assert rig.texts() == ([refusal] if is_refused else [])
+
+
 def test_commands_wait_for_the_auth_server() -> None:
     rig = AuthRig()
     rig.send(AUTH + pub(b"a"))
