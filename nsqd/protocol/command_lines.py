@@ -127,7 +127,7 @@ def _read_touch(words: list[bytes], _limits: CommandLimits) -> Touch:
 
 def _read_req(words: list[bytes], _limits: CommandLimits) -> Requeue:
     message_id = _read_message_id("REQ", words, 3)
-    return Requeue(message_id, _read_decimal(words[2], "REQ could not parse timeout"))
+    return Requeue([message_id], _read_decimal(words[2], "REQ could not parse timeout"))
 
 
 # The commands that are over with their line; each reader raises FatalClientError on a wrong one.

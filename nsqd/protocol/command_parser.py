@@ -7,8 +7,9 @@ the other, for as long as it likes. Whether a command is allowed at all depends 
 value that the owner replaces between two commands.
 
 The most frequent commands are recognised in bulk and come out as one value: PUBs to one topic
-(`Publish`), the messages of an MPUB (`MultiPublish`), FINs (`Finish`). All other bytes take the
-plain path: one line, then the body that belongs to it.
+(`Publish`), DPUBs to one topic with one delay (`DeferredPublish`), the messages of an MPUB
+(`MultiPublish`), FINs (`Finish`), REQs with one delay (`Requeue`). All other bytes take the plain
+path: one line, then the body that belongs to it.
 
 An incomplete command is kept until the bytes that it needs have come, and is not looked at before.
 The order of the checks is nsqd's: the first that fails is the error that the client gets.
@@ -31,12 +32,12 @@ from nsqd.protocol.commands import (
     MultiPublishBegun,
     Progress,
     Publish,
+    Requeue,
 )
 from nsqd.protocol.errors import ErrorCode, FatalClientError
 
 MAGIC = b"  V2"
 SIZE_BYTES = 4
-FINISH_ROW_BYTES = len(b"FIN ") + MESSAGE_ID_BYTES + 1
 MAX_LINE_BYTES = 16384  # with its LF; nsqd's read buffer
 # How many commands ahead the parser looks for a run. Bytes that turn out to be no run have been
 # read in vain, so the distance doubles with each run found, and falls back to the minimum when
@@ -102,15 +103,19 @@ class CommandParser:
         self._needed = 0
         self._waiting: _Incomplete | None = None
         self._mpub: _OpenMpub | None = None
-        # The last PUB: its line, line and size together, the size, and how long such a PUB is.
+        # The last PUB or DPUB: its line, line and size together, the size, and how long it is.
         self._pub_line = self._pub_start = b""
         self._pub_size = 0
         self._pub_stride = -1
         self._pub_topic = ""
+        self._pub_delay_ms: int | None = None  # of a PUB
         # The last MPUB.
         self._mpub_line = b""
         self._mpub_topic = ""
-        self._pub_run_count = self._finish_run_count = MIN_RUN_COUNT
+        # The last REQ: its line from the end of the message id on.
+        self._req_end = b""
+        self._req_delay_ms = 0
+        self._pub_run_count = self._id_run_count = MIN_RUN_COUNT
 
     @property
     def error_at_eof(self) -> FatalClientError | None:
@@ -145,6 +150,7 @@ class CommandParser:
             len(data) == self._pub_stride
             and data.startswith(self._pub_start)
             and not (self._parts or self._data or self._mpub)
+            and self._pub_delay_ms is None
         ):
             return Publish(self._pub_topic, [data[-self._pub_size :]])
         return None
@@ -205,11 +211,15 @@ class CommandParser:
         if self._pub_line and data.startswith(self._pub_line, position):
             return self._read_publish_run()
         if data.startswith(b"FIN ", position):
-            finish = self._read_finish_run()
-            if finish is not None:
-                return finish
+            ids = self._read_ids(b"FIN ", b"\n")
+            if ids:
+                return Finish(ids)
         elif self._mpub_line and data.startswith(self._mpub_line, position):
             return self._start_mpub(position + len(self._mpub_line))
+        elif self._req_end and data.startswith(b"REQ ", position):
+            ids = self._read_ids(b"REQ ", self._req_end)
+            if ids:
+                return Requeue(ids, self._req_delay_ms)
         return self._read_by_line()
 
     def _read_by_line(self) -> Command:
@@ -230,6 +240,9 @@ class CommandParser:
         read_line = WHOLE_LINE_READERS.get(verb)
         if read_line is not None:
             command = read_line(words, self._limits)
+            if type(command) is Requeue:
+                self._req_end = data[position + len(b"REQ ") + MESSAGE_ID_BYTES : end + 1]
+                self._req_delay_ms = command.delay_ms
             self._done(end + 1)
             return command
         read = self._body_readers.get(verb)
@@ -251,12 +264,18 @@ class CommandParser:
         line = self._data[self._position : body]
         message = self._read_message("PUB", body)
         self._pub_topic = topic
+        self._pub_delay_ms = None
         self._expect_pub(line, len(message))
         return Publish(topic, [message])
 
     def _read_dpub(self, words: list[bytes], body: int) -> DeferredPublish:
         topic, delay_ms = command_lines.read_dpub(words, self._limits)
-        return DeferredPublish(topic, delay_ms, self._read_message("DPUB", body))
+        line = self._data[self._position : body]
+        message = self._read_message("DPUB", body)
+        self._pub_topic = topic
+        self._pub_delay_ms = delay_ms
+        self._expect_pub(line, len(message))
+        return DeferredPublish(topic, delay_ms, [message])
 
     def _begin_mpub(self, words: list[bytes], body: int) -> MultiPublishBegun:
         """Read the line only: its bytes stay, and the next command begins with a known line."""
@@ -301,8 +320,8 @@ class CommandParser:
 
     # --- runs
 
-    def _read_publish_run(self) -> Publish:
-        """Read as many PUBs to the last topic as are there, at least one."""
+    def _read_publish_run(self) -> Publish | DeferredPublish:
+        """Read as many PUBs or DPUBs like the last one as are there, at least one."""
         data = self._data
         position = self._position
         stride = self._pub_stride
@@ -313,10 +332,11 @@ class CommandParser:
             if bodies:
                 self._pub_run_count = max(self._pub_run_count, 2 * count)
                 self._done(position + count * stride)
-                return Publish(self._pub_topic, bodies)
+                return _make_publish(self._pub_topic, self._pub_delay_ms, bodies)
             self._pub_run_count = MIN_RUN_COUNT
         line = self._pub_line
-        first = self._read_message("PUB", position + len(line))
+        verb = "PUB" if self._pub_delay_ms is None else "DPUB"
+        first = self._read_message(verb, position + len(line))
         self._expect_pub(line, len(first))
         bodies, position = read_sized(
             *(data, self._position, len(data)),
@@ -325,10 +345,10 @@ class CommandParser:
             max_size=self._limits.max_msg_size,
         )
         self._done(position)
-        return Publish(self._pub_topic, [first, *bodies])
+        return _make_publish(self._pub_topic, self._pub_delay_ms, [first, *bodies])
 
     def _expect_pub(self, line: bytes, size: int) -> None:
-        """Remember a PUB: the next one often has the same line and size."""
+        """Remember a PUB or DPUB: the next one often has the same line and size."""
         self._pub_line = line
         self._pub_start = line + size.to_bytes(SIZE_BYTES, "big")
         self._pub_size = size
@@ -395,19 +415,23 @@ class CommandParser:
         text = "MPUB failed to read message body"
         raise _Incomplete(SIZE_BYTES + size, code, text)
 
-    def _read_finish_run(self) -> Finish | None:
-        """Read FINs in bulk; None if the next command has to be read by its line."""
+    def _read_ids(self, start: bytes, end: bytes) -> list[bytes]:
+        """Read FINs or REQs in bulk; no id if the next command has to be read by its line.
+
+        Args:
+            start, end: the line before and behind the message id.
+        """
         position = self._position
-        ids = split_finishes(self._data, position, self._finish_run_count)
+        ids = split_ids(self._data, position, start, end, self._id_run_count)
         if ids is None:
-            self._finish_run_count = MIN_RUN_COUNT
+            self._id_run_count = MIN_RUN_COUNT
         if not ids:
-            return None
+            return []
         count = len(ids)
-        self._finish_run_count = min(max(self._finish_run_count, 2 * count), MAX_RUN_COUNT)
-        self.admission.admits(b"FIN")
-        self._done(position + count * FINISH_ROW_BYTES)
-        return Finish(ids)
+        self._id_run_count = min(max(self._id_run_count, 2 * count), MAX_RUN_COUNT)
+        self.admission.admits(start[:-1])
+        self._done(position + count * (len(start) + MESSAGE_ID_BYTES + len(end)))
+        return ids
 
     _body_readers: ClassVar[dict[bytes, Callable[["CommandParser", list[bytes], int], Command]]] = {
         b"PUB": _read_pub,
@@ -416,6 +440,12 @@ class CommandParser:
         b"AUTH": _read_auth,
         b"IDENTIFY": _read_identify,
     }
+
+
+def _make_publish(
+    topic: str, delay_ms: int | None, bodies: list[bytes]
+) -> Publish | DeferredPublish:
+    return Publish(topic, bodies) if delay_ms is None else DeferredPublish(topic, delay_ms, bodies)
 
 
 # Runs: many commands or messages of one kind, found in the bytes at once. A loop over single
@@ -494,25 +524,33 @@ def split_equal(
     return [data[start : start + size] for start in range(position + SIZE_BYTES, end, stride)]
 
 
-def split_finishes(data: bytes, position: int, max_count: int) -> list[bytes] | None:
-    """Return the ids of FINs that are rows of 21 bytes; None if the rows hold anything else.
+def split_ids(
+    data: bytes, position: int, start: bytes, end: bytes, max_count: int
+) -> list[bytes] | None:
+    """Return the message ids of commands that are rows of one length; None if any row differs.
 
-    The rows end where the column of LFs does. That each row is a FIN and no more, the split proves:
-    every id has its length, and no space, CR or LF in it.
+    The rows end where the column of LFs does. That each row is such a command and no more, the
+    split proves: every id has its length, and no space, CR or LF in it.
+
+    Args:
+        start, end: the bytes of each row before and behind the message id; `end` ends with LF.
     """
-    window = position + max_count * FINISH_ROW_BYTES
-    ends = data[position + FINISH_ROW_BYTES - 1 : window : FINISH_ROW_BYTES]
+    row_bytes = len(start) + MESSAGE_ID_BYTES + len(end)
+    window = position + max_count * row_bytes
+    ends = data[position + row_bytes - 1 : window : row_bytes]
     count = len(ends) - len(ends.lstrip(b"\n"))
     if not count:
         return []
-    rows = data[position + len(b"FIN ") : position + count * FINISH_ROW_BYTES - 1]
-    ids = rows.split(b"\nFIN ")
+    rows = data[position + len(start) : position + count * row_bytes - len(end)]
+    ids = rows.split(end + start)
+    joined = b"".join(ids)
     if (
         len(ids) != count
         or set(map(len, ids)) != {MESSAGE_ID_BYTES}
-        or rows.count(b" ") != count - 1
-        or rows.count(b"\n") != count - 1
-        or b"\r" in rows
+        or b" " in joined
+        or b"\n" in joined
+        or b"\r" in joined
+        or not data.startswith(end, position + count * row_bytes - len(end))
     ):
         return None
     return ids

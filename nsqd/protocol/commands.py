@@ -42,7 +42,7 @@ class Ready:
 class Publish:
     """PUBs to one topic, one after the other: each body is a PUB, and has an OK of its own.
 
-    No dataclass, as `MultiPublish` and `Finish`: these are made for every read, and a frozen
+    No dataclass, as the other runs of commands: these are made for every read, and a frozen
     dataclass costs ten times as much to make.
     """
 
@@ -73,13 +73,15 @@ class MultiPublishBegun:
     topic: str
 
 
-@dataclass(frozen=True, slots=True)
 class DeferredPublish:
-    """DPUB."""
+    """DPUBs to one topic with one delay, one after the other: each body has an OK of its own."""
 
-    topic: str
-    delay_ms: int
-    body: bytes
+    __slots__ = ("bodies", "delay_ms", "topic")
+
+    def __init__(self, topic: str, delay_ms: int, bodies: list[bytes]) -> None:
+        self.topic = topic
+        self.delay_ms = delay_ms
+        self.bodies = bodies
 
 
 class Finish:
@@ -91,12 +93,14 @@ class Finish:
         self.ids = ids
 
 
-@dataclass(frozen=True, slots=True)
 class Requeue:
-    """REQ; a delay beyond the limit is not refused but shortened, by the handler."""
+    """REQs with one delay, one after the other; the handler shortens one beyond the limit."""
 
-    message_id: bytes
-    delay_ms: int
+    __slots__ = ("delay_ms", "ids")
+
+    def __init__(self, ids: list[bytes], delay_ms: int) -> None:
+        self.ids = ids
+        self.delay_ms = delay_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +153,10 @@ def describe(command: Command) -> str:
             return f"PUB {topic} count={len(bodies)}"
         case MultiPublish(topic=topic, bodies=bodies):
             return f"MPUB {topic} count={len(bodies)}"
-        case DeferredPublish(topic=topic, delay_ms=delay_ms):
-            return f"DPUB {topic} {delay_ms}"
+        case DeferredPublish(topic=topic, delay_ms=delay_ms, bodies=bodies):
+            return f"DPUB {topic} {delay_ms} count={len(bodies)}"
+        case Requeue(ids=ids, delay_ms=delay_ms):
+            return f"REQ {delay_ms} {b' '.join(ids).decode('ascii', 'replace')}"
         case Finish(ids=ids):
             return f"FIN {b' '.join(ids).decode('ascii', 'replace')}"
         case Identify() | Auth():

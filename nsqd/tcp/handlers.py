@@ -108,16 +108,22 @@ def check_rights(client: "V2Connection", command: commands.MultiPublishBegun) ->
 
 
 def publish_deferred(client: "V2Connection", command: commands.DeferredPublish) -> None:
-    """Publish the message of a DPUB.
+    """Publish a run of DPUBs; each stands for itself, as in a run of PUBs.
 
     Raises:
-        FatalClientError: it is refused.
+        FatalClientError: one is refused.
     """
-    delay_s = command.delay_ms / 1000
+    topic, delay_ms, bodies = command.topic, command.delay_ms, command.bodies
+    count = len(bodies)
     try:
-        _publish(client, "DPUB", command.topic, [command.body], frames.OK, delay_s)
+        _publish(client, "DPUB", topic, bodies, frames.OK * count, delay_ms / 1000)
     except DepthLimitError as error:
-        raise _no_room(client, "DPUB", command.topic, error) from error
+        if count == 1:
+            raise _no_room(client, "DPUB", topic, error) from error
+        part_count = error.room_count or 1
+        for start in range(0, count, part_count):
+            part = bodies[start : start + part_count]
+            publish_deferred(client, commands.DeferredPublish(topic, delay_ms, part))
 
 
 def _publish(
@@ -216,9 +222,9 @@ def finish(client: "V2Connection", command: commands.Finish) -> None:
 
 
 def requeue(client: "V2Connection", command: commands.Requeue) -> None:
-    """Requeue a message, with a delay that is at most --max-req-timeout.
+    """Requeue messages, with a delay that is at most --max-req-timeout.
 
-    One that is not in flight is answered with an error.
+    Each that is not in flight is answered with an error.
     """
     channel, consumer = _subscription(client)
     maximum = client.server.max_req_ms
@@ -228,7 +234,7 @@ def requeue(client: "V2Connection", command: commands.Requeue) -> None:
             "client(%s) - REQ timeout %d out of range 0-%d, setting to %d",
             *(client.remote_address, command.delay_ms, maximum, delay_ms),
         )
-    for message_id, reason in channel.requeue(consumer, [command.message_id], delay_ms / 1000):
+    for message_id, reason in channel.requeue(consumer, command.ids, delay_ms / 1000):
         client.replies.add(_refusal(_REQ_FAILED, message_id, reason))
 
 

@@ -54,20 +54,25 @@ def flatten(command: commands.Command) -> Iterator[Event]:
     Nor is the notice that an MPUB has begun, or is read in parts: the MPUB itself follows, if its
     bytes do.
     """
-    if isinstance(command, commands.Publish):
-        assert command.bodies
-        for body in command.bodies:
-            yield ("PUB", command.topic, body)
-    elif isinstance(command, commands.MultiPublish):
-        yield ("MPUB", command.topic, *command.bodies)
-    elif isinstance(command, commands.MultiPublishBegun | commands.Progress):
-        return
-    elif isinstance(command, commands.Finish):
-        assert command.ids
-        for message_id in command.ids:
-            yield ("FIN", message_id)
-    else:
-        yield (command,)
+    match command:
+        case commands.Publish(topic=topic, bodies=bodies):
+            assert bodies
+            yield from (("PUB", topic, body) for body in bodies)
+        case commands.DeferredPublish(topic=topic, delay_ms=delay_ms, bodies=bodies):
+            assert bodies
+            yield from (("DPUB", topic, delay_ms, body) for body in bodies)
+        case commands.MultiPublish(topic=topic, bodies=bodies):
+            yield ("MPUB", topic, *bodies)
+        case commands.MultiPublishBegun() | commands.Progress():
+            return
+        case commands.Finish(ids=ids):
+            assert ids
+            yield from (("FIN", message_id) for message_id in ids)
+        case commands.Requeue(ids=ids, delay_ms=delay_ms):
+            assert ids
+            yield from (("REQ", message_id, delay_ms) for message_id in ids)
+        case _:
+            yield (command,)
 
 
 class ReferenceParser:
@@ -138,7 +143,7 @@ class ReferenceParser:
         if verb == b"TOUCH":
             return (commands.Touch(message_id),)
         delay_ms = _decimal(parameters[1], b"E_INVALID REQ could not parse timeout ")
-        return (commands.Requeue(message_id, delay_ms),)
+        return ("REQ", message_id, delay_ms)
 
     def _read_ready(self, parameters: list[bytes]) -> Event:
         count = 1
@@ -167,7 +172,7 @@ class ReferenceParser:
         if delay_ms > maximum:
             text = f"E_INVALID DPUB timeout {delay_ms} out of range 0-{maximum}"
             raise _Ended(error=text.encode())
-        return (commands.DeferredPublish(topic, delay_ms, self._read_message(verb)),)
+        return ("DPUB", topic, delay_ms, self._read_message(verb))
 
     def _read_message(self, verb: bytes) -> bytes:
         size = self._read_int(b"E_BAD_MESSAGE %b failed to read message body size" % verb)

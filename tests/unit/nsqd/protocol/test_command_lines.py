@@ -11,6 +11,7 @@ from nsqd.protocol.command_lines import (
     read_mpub,
     read_pub,
 )
+from nsqd.protocol.commands import describe
 from nsqd.protocol.errors import FatalClientError
 
 LIMITS = CommandLimits(max_msg_size=100, max_body_size=1000, max_rdy_count=2500, max_defer_ms=3600)
@@ -27,7 +28,7 @@ def test_superfluous_parameters_are_ignored() -> None:
     assert read(b"SUB t c more") == commands.Subscribe("t", "c")
     assert read(b"RDY 5 more") == commands.Ready(5)
     assert read(b"TOUCH " + ID + b" more") == commands.Touch(ID)
-    assert read(b"REQ " + ID + b" 7 more") == commands.Requeue(ID, 7)
+    assert describe(read(b"REQ " + ID + b" 7 more")) == f"REQ 7 {ID.decode()}"
     assert read(b"NOP more") == commands.Nop()
     assert read(b"CLS more") == commands.StartClose()
     assert read_pub([b"PUB", b"t", b"more"]) == "t"
@@ -48,7 +49,7 @@ def test_limits_are_inclusive() -> None:
 
 def test_a_decimal_has_at_most_20_digits() -> None:
     delay = b"0" * 19 + b"7"
-    assert read(b"REQ " + ID + b" " + delay) == commands.Requeue(ID, 7)
+    assert describe(read(b"REQ " + ID + b" " + delay)) == f"REQ 7 {ID.decode()}"
     with pytest.raises(FatalClientError, match="could not parse timeout 0"):
         read(b"REQ " + ID + b" 0" + delay)
 

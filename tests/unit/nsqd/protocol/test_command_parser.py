@@ -88,15 +88,15 @@ def mpub(*bodies: bytes, size: int | None = None, count: int | None = None) -> b
         (b"FIN " + ID + b" more\n", ("FIN", ID)),
         (b"FIN \x00\xff\t\r345678 \n", None),
         (b"TOUCH " + ID + b"\n", (commands.Touch(ID),)),
-        (b"REQ " + ID + b" 0\n", (commands.Requeue(ID, 0),)),
-        (b"REQ " + ID + b" \n", (commands.Requeue(ID, 0),)),
-        (b"REQ " + ID + b" 99999999\n", (commands.Requeue(ID, 99999999),)),
+        (b"REQ " + ID + b" 0\n", ("REQ", ID, 0)),
+        (b"REQ " + ID + b" \n", ("REQ", ID, 0)),
+        (b"REQ " + ID + b" 99999999\n", ("REQ", ID, 99999999)),
         (b"PUB t\n" + sized(b"a"), ("PUB", "t", b"a")),
         (b"PUB t\r\n" + sized(b"a"), ("PUB", "t", b"a")),
         (b"PUB t more\n" + sized(b"a"), ("PUB", "t", b"a")),
         (b"PUB t\n" + sized(b"x" * 100), ("PUB", "t", b"x" * 100)),
-        (b"DPUB t 3600\n" + sized(b"a"), (commands.DeferredPublish("t", 3600, b"a"),)),
-        (b"DPUB t \n" + sized(b"a"), (commands.DeferredPublish("t", 0, b"a"),)),
+        (b"DPUB t 3600\n" + sized(b"a"), ("DPUB", "t", 3600, b"a")),
+        (b"DPUB t \n" + sized(b"a"), ("DPUB", "t", 0, b"a")),
         (mpub(b"a", b"bc"), ("MPUB", "t", b"a", b"bc")),
         (b"IDENTIFY\n" + sized(b"{}"), (commands.Identify(b"{}"),)),
         (b"IDENTIFY more\n" + sized(b"{}"), (commands.Identify(b"{}"),)),
@@ -311,6 +311,79 @@ def test_pipelined_publishes_are_each_answered() -> None:
 
     assert sum(len(run.bodies) for run in runs if isinstance(run, commands.Publish)) == 1000
     assert len(runs) < 50
+
+
+def test_pipelined_deferred_publishes_and_requeues_are_few_commands() -> None:
+    numbers = range(1000)
+    dpubs = b"".join(b"DPUB t 7\n" + sized(b"%03d" % number) for number in numbers)
+    reqs = b"".join(b"REQ %016d 0\n" % number for number in numbers)
+    parser = make_parser()
+    parser.feed(dpubs + reqs)
+
+    runs = list(pull(parser))
+
+    assert [event for run in runs for event in flatten(run)] == [
+        *[("DPUB", "t", 7, b"%03d" % number) for number in numbers],
+        *[("REQ", b"%016d" % number, 0) for number in numbers],
+    ]
+    assert len(runs) < 50
+
+
+def test_a_deferred_publish_and_a_publish_are_not_taken_for_each_other() -> None:
+    same = b"".join(
+        [
+            *[b"PUB t\n" + sized(b"a")] * 3,
+            *[b"DPUB t 5\n" + sized(b"a")] * 3,
+            *[b"DPUB t 6\n" + sized(b"a")] * 3,
+            b"PUB t\n" + sized(b"a"),
+        ]
+    )
+
+    assert parse(same) == [
+        *[("PUB", "t", b"a")] * 3,
+        *[("DPUB", "t", 5, b"a")] * 3,
+        *[("DPUB", "t", 6, b"a")] * 3,
+        ("PUB", "t", b"a"),
+    ]
+
+
+def test_a_lone_deferred_publish_is_no_lone_publish() -> None:
+    parser = make_parser()
+    dpub = b"DPUB t 5\n" + sized(b"a")
+    parser.feed(dpub)
+    list(pull(parser))
+
+    assert parser.find_lone_publish(dpub) is None
+
+
+def test_a_bad_deferred_publish_in_a_run_is_refused_by_its_own_name() -> None:
+    parser = make_parser()
+    parser.feed((b"DPUB t 5\n" + sized(b"a")) * 3 + b"DPUB t 5\n" + pack(">i", 0))
+
+    events, error = parse_to_error(parser)
+
+    assert events == [("DPUB", "t", 5, b"a")] * 3
+    assert error.startswith(b"E_BAD_MESSAGE DPUB invalid message body size 0")
+
+
+def test_requeues_with_other_delays_are_not_taken_for_each_other() -> None:
+    delays = [b"0", b"0", b"5", b"0", b"5", b"5", b"10", b"0"]
+    data = b"".join(b"REQ " + ID + b" " + delay + b"\n" for delay in delays)
+
+    assert parse(data) == [("REQ", ID, int(delay)) for delay in delays]
+
+
+def test_a_run_of_requeues_is_refused_before_a_subscription() -> None:
+    parser = make_parser()
+    req = b"REQ " + ID + b" 0\n"
+    parser.feed(req)
+    list(pull(parser))
+    parser.admission = Admission()
+    parser.feed(req * 3)
+
+    _, error = parse_to_error(parser)
+
+    assert error.startswith(b"E_INVALID cannot REQ in current state")
 
 
 def run_lengths(*reads: bytes) -> list[int]:

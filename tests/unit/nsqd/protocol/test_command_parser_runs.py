@@ -4,7 +4,7 @@ from struct import pack
 
 import pytest
 
-from nsqd.protocol.command_parser import read_sized, split_equal, split_finishes, split_publishes
+from nsqd.protocol.command_parser import read_sized, split_equal, split_ids, split_publishes
 
 LINE = b"PUB t\n"
 ID = b"0123456789abcdef"
@@ -154,16 +154,30 @@ def fins(*ids: bytes) -> bytes:
 def test_rows_of_finishes_are_split() -> None:
     ids = [b"%016d" % number for number in range(5)]
 
-    assert split_finishes(fins(*ids), 0, 99) == ids
-    assert split_finishes(b"NOP\n" + fins(*ids), 4, 99) == ids
-    assert split_finishes(fins(*ids), 0, 3) == ids[:3]
-    assert split_finishes(fins(*ids)[:-1], 0, 99) == ids[:4]
-    assert split_finishes(fins(*ids) + b"RDY 1\n", 0, 99) == ids
+    assert split_ids(fins(*ids), 0, b"FIN ", b"\n", 99) == ids
+    assert split_ids(b"NOP\n" + fins(*ids), 4, b"FIN ", b"\n", 99) == ids
+    assert split_ids(fins(*ids), 0, b"FIN ", b"\n", 3) == ids[:3]
+    assert split_ids(fins(*ids)[:-1], 0, b"FIN ", b"\n", 99) == ids[:4]
+    assert split_ids(fins(*ids) + b"RDY 1\n", 0, b"FIN ", b"\n", 99) == ids
+
+
+def test_rows_may_end_with_parameters() -> None:
+    ids = [b"%016d" % number for number in range(5)]
+    rows = b"".join(b"REQ " + message_id + b" 10\r\n" for message_id in ids)
+
+    assert split_ids(rows, 0, b"REQ ", b" 10\r\n", 99) == ids
+    assert split_ids(rows, 0, b"REQ ", b" 10\r\n", 2) == ids[:2]
+    assert split_ids(rows[:-1], 0, b"REQ ", b" 10\r\n", 99) == ids[:4]
+    for other in (b" 11\r\n", b" 1 \r\n", b" 10 \n"):  # in the first, a middle and the last row
+        for index in (0, 2, 4):
+            start = index * len(rows) // 5 + len(b"REQ ") + 16
+            damaged = rows[:start] + other + rows[start + len(other) :]
+            assert split_ids(damaged, 0, b"REQ ", b" 10\r\n", 99) is None
 
 
 def test_a_finish_that_is_not_whole_is_none() -> None:
-    assert split_finishes(fins(ID)[:-1], 0, 99) == []
-    assert split_finishes(b"FIN " + ID + b"\r\n", 0, 99) == []
+    assert split_ids(fins(ID)[:-1], 0, b"FIN ", b"\n", 99) == []
+    assert split_ids(b"FIN " + ID + b"\r\n", 0, b"FIN ", b"\n", 99) == []
 
 
 @pytest.mark.parametrize(
@@ -181,4 +195,4 @@ def test_a_finish_that_is_not_whole_is_none() -> None:
 def test_other_bytes_in_a_row_are_no_run(row: bytes) -> None:
     assert len(row) == 21
 
-    assert split_finishes(fins(ID) * 2 + row + fins(ID), 0, 99) is None
+    assert split_ids(fins(ID) * 2 + row + fins(ID), 0, b"FIN ", b"\n", 99) is None

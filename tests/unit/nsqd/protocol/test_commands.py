@@ -11,7 +11,8 @@ from nsqd.protocol.commands import Command, describe
     [
         (commands.Publish("t", [b"secret", b"secret"]), "PUB t count=2"),
         (commands.MultiPublish("t", [b"secret"]), "MPUB t count=1"),
-        (commands.DeferredPublish("t", 5, b"secret"), "DPUB t 5"),
+        (commands.DeferredPublish("t", 5, [b"secret"] * 2), "DPUB t 5 count=2"),
+        (commands.Requeue([b"0123456789abcdef", b"\xff"], 5), "REQ 5 0123456789abcdef \ufffd"),
         (commands.Finish([b"0123456789abcdef", b"\xff" * 2]), "FIN 0123456789abcdef \ufffd\ufffd"),
         (commands.Identify(b"secret"), "Identify"),
         (commands.Auth(b"secret"), "Auth"),
