@@ -263,18 +263,38 @@ def read_metadata(directory: str, name: str) -> Metadata | None:
         OSError: the file cannot be read.
     """
     path = metadata_path(directory, name)
-    if find_size(path) is None:
+    try:
+        text = _read_beginning(path)
+    except FileNotFoundError:
         if not os.path.lexists(path):
             return None
-        # A running daemon may have made it between the two looks.
+        # A link that leads nowhere; or a running daemon has made the file between the two looks.
         if find_size(path) is None:
-            raise CorruptMetadataError("not a file")
-    try:
-        with open(path, "rb") as file:
-            text = file.read(4096)
-    except FileNotFoundError:
-        return None
+            raise CorruptMetadataError("not a file") from None
+        return read_metadata(directory, name)
     return parse_metadata(text)
+
+
+def _read_beginning(path: str) -> bytes:
+    """Return the first 4096 bytes of a file; 15 us less than a file object, of thousands of queues.
+
+    Raises:
+        CorruptMetadataError: the path is that of a directory, a pipe or such.
+        OSError: the file cannot be read.
+    """
+    try:
+        # Not to wait for the other end of a pipe.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise CorruptMetadataError("not a file") from error
+        raise
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise CorruptMetadataError("not a file")
+        return os.read(fd, 4096)
+    finally:
+        os.close(fd)
 
 
 def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
@@ -284,20 +304,51 @@ def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
         OSError: the file is as it was, unless the last step, the directory's fsync, failed.
     """
     path = os.fspath(path)
+    temporary = write_aside(path, content, is_durable=True)
+    put_in_place(temporary, path)
+    fsync_directory(os.path.dirname(path) or ".")
+
+
+def write_aside(path: str, content: bytes, *, is_durable: bool) -> str:
+    """Write the next content of a file to a temporary one beside it; return its path.
+
+    Args:
+        is_durable: make it so; else that is up to the caller, before `put_in_place`.
+
+    Raises:
+        OSError: there is no temporary file.
+    """
     temporary = f"{path}.{random.getrandbits(62)}.tmp"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
     try:
         try:
             write_all(fd, content, 0)
-            os.fsync(fd)
+            if is_durable:
+                os.fsync(fd)
         finally:
             os.close(fd)
+    except OSError:
+        _discard(temporary)
+        raise
+    return temporary
+
+
+def put_in_place(temporary: str, path: str) -> None:
+    """Replace a file by one that was written aside; the caller syncs the directory.
+
+    Raises:
+        OSError: the file is as it was, and the temporary one gone.
+    """
+    try:
         _replace(temporary, path)
     except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
+        _discard(temporary)
         raise
-    fsync_directory(os.path.dirname(path) or ".")
+
+
+def _discard(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)
 
 
 def _replace(source: str, target: str) -> None:

@@ -356,10 +356,11 @@ class DiskQueue:
             raise QueueClosedError
         self._durability.commit_count += self._outstanding.commit(ordinals)
 
-    def prepare_sync(self, *, with_metadata: bool = True) -> SyncJob | None:
+    def prepare_sync(self, *, with_metadata: bool = True, is_last: bool = False) -> SyncJob | None:
         """Make the job of a sync, or return None if there is no need or one is under way.
 
         Args:
+            is_last: `close` follows; one that is under way is waited for.
             with_metadata: False only makes the appended records durable, for a third of the
                 fsyncs; after a crash they are found behind the write position.
 
@@ -369,6 +370,8 @@ class DiskQueue:
         """
         if not self._is_open:
             raise QueueClosedError
+        if is_last:
+            return self._durability.prepare_last()
         if self._durability.is_sync_under_way:
             return None
         is_worth_freeing = self._writer.segment.end >= self._freed_bytes or self.wants_room
@@ -430,10 +433,13 @@ class DiskQueue:
         self._durability.remove_files()
         layout.fsync_directory(self._directory)
 
-    def close(self) -> None:
+    def close(self, *, is_durable: bool = False) -> None:
         """Make all records durable, leave exact metadata, and close the files.
 
         Outstanding records are unfinished: the next start delivers them again.
+
+        Args:
+            is_durable: the caller has done the last job of `prepare_sync`, or failed to.
 
         Raises:
             OSError: the last sync failed; the queue is closed nevertheless.
@@ -441,7 +447,9 @@ class DiskQueue:
         if not self._is_open:
             return
         try:
-            self._durability.run_last_sync()
+            job = None if is_durable else self.prepare_sync(is_last=True)
+            if job is not None:
+                job.run()
         finally:
             self._close_files()
 

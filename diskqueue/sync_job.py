@@ -188,6 +188,27 @@ class SyncJob:
             finally:
                 self.release()
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is nothing to do but to make records durable and to write metadata."""
+        return (
+            self.metadata is not None
+            and self.finished is None
+            and not self.sidecar.exists
+            and not self.removals
+            and not any(target.state.is_suspect for target in self.targets)
+        )
+
+    def write_metadata_aside(self) -> str:
+        """Write the new metadata beside the old, for a plain job; return the path.
+
+        Raises:
+            OSError: there is no such file.
+        """
+        assert self.metadata is not None
+        text = layout.format_metadata(self.metadata)
+        return layout.write_aside(self.metadata_path, text, is_durable=False)
+
     def release(self) -> None:
         """Close the descriptors; called at the end of `run`, and by the queue in any case."""
         for target in self.targets:
@@ -315,16 +336,19 @@ class Durability:
         if not job.are_segments_durable:
             self._writer.start_new_segment()
 
-    def run_last_sync(self) -> None:
-        """Make all records durable, and leave exact metadata.
+    def prepare_last(self) -> SyncJob | None:
+        """Make the job that leaves all records durable and exact metadata, before a close.
+
+        None if the files are as they should be. A queue that was never used gets metadata too.
 
         Raises:
-            OSError: at least one step failed.
+            OSError: the process has no descriptors left.
         """
         with self._lock:
             self._cancel_job()
         self._progress.complete_consumed_segment()
-        self._make_job(with_metadata=True).run()
+        job = self._make_job(with_metadata=True)
+        return None if self._durable_text is not None and self._is_idle(job) else job
 
     def forget_all(self) -> None:
         """Forget all records; the next sync makes that durable, and removes their files.

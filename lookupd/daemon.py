@@ -32,7 +32,7 @@ class Daemon:
         self._options = options
         # Activity and tombstones are differences of time, which a clock that steps would falsify.
         clock = time.monotonic
-        registry = Registry(
+        self.registry = registry = Registry(
             inactive_producer_timeout_s=options.inactive_producer_timeout_s,
             tombstone_lifetime_s=options.tombstone_lifetime_s,
         )

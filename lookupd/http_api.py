@@ -7,14 +7,14 @@ nsqadmin rely. Lists are never null.
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from lookupd.metrics import Metrics
 from lookupd.options import PROGRAM
-from lookupd.registry import Peer, Registry
+from lookupd.registry import ActivePeer, Entry, Peer, Registry
 from lookupd.tcp import PeerServer
 from nsqd import PROTOCOL_VERSION
 from nsqd.http.arguments import get_argument, get_names, get_topic_name
@@ -30,9 +30,12 @@ from nsqd.http.server import (
     Style,
     log_request,
 )
+from nsqd.runtime.slices import join_slices
 
 # Stands in the metrics for every path that has no route; no path lacks a slash.
 OTHER_PATHS = "other"
+
+_BETWEEN_NAMES = '","'
 
 
 class HttpApi:
@@ -85,11 +88,12 @@ class HttpApi:
         return Response(body=self.metrics.render(), content_type=CONTENT_TYPE_LATEST)
 
     def _topics(self, request: Request) -> Response:
-        return Response.json({"topics": self._registry.topic_names()})
+        return _json(f'{{"topics":{_encode_names(self._registry.topic_names())}}}'.encode())
 
     def _channels(self, request: Request) -> Response:
         topic = get_argument(request, "topic")
-        return Response.json({"channels": self._registry.channel_names(topic)})
+        names = self._registry.channel_names(topic)
+        return _json(f'{{"channels":{_encode_names(names)}}}'.encode())
 
     def _lookup(self, request: Request) -> Response:
         topic = get_argument(request, "topic")
@@ -103,27 +107,15 @@ class HttpApi:
             }
         )
 
-    def _nodes(self, request: Request) -> Response:
-        # nsqadmin pairs topics with tombstones by index, and crashes if one list is longer.
-        nodes = [
-            {**_producer(node.peer), "tombstones": node.tombstones, "topics": node.topics}
-            for node in self._registry.nodes(now=self._clock())
-        ]
-        return Response.json({"producers": nodes})
+    async def _nodes(self, request: Request) -> Response:
+        nodes = map(_encode_node, self._registry.nodes(now=self._clock()))
+        return _json(await join_slices(_list_parts('{"producers":[', nodes, "]}")))
 
-    def _debug(self, request: Request) -> Response:
+    async def _debug(self, request: Request) -> Response:
         now = self._clock()
         entries = _DebugEntries(now)
-        members: list[bytes] = []
-        for registration in self._registry.registrations(now=now):
-            show = entries.__getitem__
-            if registration.tombstones:
-                show = entries.with_tombstones(registration.tombstones)
-            # Valid names need no escapes in JSON.
-            key = f"{registration.category}:{registration.key}:{registration.subkey}"
-            shown = b",".join(map(show, registration.producers))
-            members.append(b'"%s":[%s]' % (key.encode("ascii"), shown))
-        return Response(body=b"{%s}" % b",".join(members), content_type=JSON_CONTENT_TYPE)
+        members = map(entries.encode_member, self._registry.registrations(now=now))
+        return _json(await join_slices(_list_parts("{", members, "}")))
 
     def _create_topic(self, request: Request) -> Response:
         self._registry.create_topic(get_topic_name(request))
@@ -148,6 +140,32 @@ class HttpApi:
         return EMPTY
 
 
+def _json(body: bytes) -> Response:
+    return Response(body=body, content_type=JSON_CONTENT_TYPE)
+
+
+def _list_parts(opening: str, items: Iterable[str], closing: str) -> Iterator[str]:
+    """Give the parts of a document: items with commas in between, each made when its turn comes."""
+    separator = opening
+    for item in items:
+        yield separator + item
+        separator = ","
+    yield closing if separator == "," else opening + closing
+
+
+def _encode_names(names: Sequence[str]) -> str:
+    """Return a JSON list. Valid names need no escapes, so ten thousand take 0.1 ms."""
+    return f'["{_BETWEEN_NAMES.join(names)}"]' if names else "[]"
+
+
+def _encode_node(node: ActivePeer) -> str:
+    # nsqadmin pairs topics with tombstones by index, and crashes if one list is longer.
+    producer = json.dumps(_producer(node.peer), separators=(",", ":"))
+    tombstones = json.dumps(node.tombstones, separators=(",", ":"))
+    topics = _encode_names(node.topics)
+    return f'{producer[:-1]},"tombstones":{tombstones},"topics":{topics}}}'
+
+
 def _producer(peer: Peer) -> dict[str, object]:
     identity = peer.identity
     return {
@@ -162,11 +180,11 @@ def _producer(peer: Peer) -> dict[str, object]:
     }
 
 
-class _DebugEntries(dict[Peer, bytes]):
+class _DebugEntries(dict[Peer, str]):
     """The JSON of each peer in /debug, made when first asked for.
 
     A peer looks the same in all its registrations but for tombstones: with 120,000 of them, of 20
-    peers, /debug holds up the loop for 60 ms; it would be 470 if each were encoded anew.
+    peers, /debug takes 60 ms; it would be 470 if each were encoded anew.
     """
 
     def __init__(self, now: float) -> None:
@@ -174,17 +192,26 @@ class _DebugEntries(dict[Peer, bytes]):
         self._now = now
         self._now_ns = time.time_ns()
 
-    def __missing__(self, peer: Peer) -> bytes:
+    def encode_member(self, registration: Entry) -> str:
+        """Return a key of the database with its producers."""
+        show = self.__getitem__
+        if registration.tombstones:
+            show = self.with_tombstones(registration.tombstones)
+        # Valid names need no escapes in JSON.
+        key = f"{registration.category}:{registration.key}:{registration.subkey}"
+        return f'"{key}":[{",".join(map(show, registration.producers))}]'
+
+    def __missing__(self, peer: Peer) -> str:
         shown = self[peer] = self._encode(peer, None)
         return shown
 
-    def with_tombstones(self, tombstones: Mapping[Peer, float]) -> Callable[[Peer], bytes]:
+    def with_tombstones(self, tombstones: Mapping[Peer, float]) -> Callable[[Peer], str]:
         """Make the entries of a topic of which some producers are tombstoned."""
         return lambda peer: (
             self._encode(peer, tombstones[peer]) if peer in tombstones else self[peer]
         )
 
-    def _encode(self, peer: Peer, tombstoned_at: float | None) -> bytes:
+    def _encode(self, peer: Peer, tombstoned_at: float | None) -> str:
         entry = {
             **asdict(peer.identity),
             "id": peer.remote_address,
@@ -192,7 +219,7 @@ class _DebugEntries(dict[Peer, bytes]):
             "tombstoned": tombstoned_at is not None,
             "tombstoned_at": 0 if tombstoned_at is None else self._wall_clock_ns(tombstoned_at),
         }
-        return json.dumps(entry, separators=(",", ":")).encode("ascii")
+        return json.dumps(entry, separators=(",", ":"))
 
     def _wall_clock_ns(self, at: float) -> int:
         return self._now_ns - int((self._now - at) * 1e9)

@@ -214,23 +214,28 @@ class Registry:
             return active
         return [peer for peer in active if not self._is_tombstoned(topic, peer, now)]
 
-    def nodes(self, *, now: float) -> list[ActivePeer]:
-        """List the active peers, tombstoned or not."""
-        return [
-            ActivePeer(
-                peer,
-                [topic.name for topic in peer.topics],
-                [self._is_tombstoned(topic, peer, now) for topic in peer.topics],
-            )
-            for peer in self._peers
-            if self._is_active(peer, now)
-        ]
+    def nodes(self, *, now: float) -> Iterator[ActivePeer]:
+        """Go through the active peers, tombstoned or not; each is read when it is asked for."""
+        for peer in list(self._peers):
+            if self._is_active(peer, now):
+                yield ActivePeer(
+                    peer,
+                    [topic.name for topic in peer.topics],
+                    # Most topics have no tombstone: a peer may have thousands of topics.
+                    [
+                        bool(topic.tombstones) and self._is_tombstoned(topic, peer, now)
+                        for topic in peer.topics
+                    ],
+                )
 
     def registrations(self, *, now: float) -> Iterator[Entry]:
-        """Go through all keys that have producers, silent ones included."""
+        """Go through all keys that have producers, silent ones included.
+
+        A topic is read when it is asked for: the registry may change in between.
+        """
         if self._peers:
             yield Entry("client", "", "", list(self._peers), {})
-        for topic in self._topics.values():
+        for topic in list(self._topics.values()):
             if topic.producers:
                 tombstones = {
                     peer: at
@@ -238,7 +243,7 @@ class Registry:
                     if self._is_tombstoned(topic, peer, now)
                 }
                 yield Entry("topic", topic.name, "", list(topic.producers), tombstones)
-            for channel in topic.channels.values():
+            for channel in list(topic.channels.values()):
                 if channel.producers:
                     producers = list(channel.producers)
                     yield Entry("channel", topic.name, channel.name, producers, {})

@@ -197,6 +197,7 @@ class Daemon:
         ids = MessageIdFactory(options.node_id, floor_ns=id_floor_ns)
         scheduler = LoopScheduler(loop)
         self.broker = Broker(broker_settings(options), scheduler, ids)
+        self.broker.open_file_system()
         disk_watch = DiskWatch(
             *(self._data_path, self.broker.disk_health, scheduler),
             min_free_bytes=options.min_free_disk,

@@ -5,7 +5,7 @@ it knows of options.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -21,6 +21,7 @@ from nsqd.broker.limits.book import LimitBook
 from nsqd.broker.limits.overrides import NO_OVERRIDES
 from nsqd.broker.metadata import ChannelRecord, TopicRecord
 from nsqd.broker.queue.backend import DiskBackend, DiskSettings, NullBackend
+from nsqd.broker.queue.closing import FileSystem, close_together
 from nsqd.broker.queue.ids import MessageIdFactory
 from nsqd.broker.queue.message_queue import MessageQueue
 from nsqd.broker.queue.receipt import Receipt, Receipts
@@ -32,11 +33,15 @@ from nsqd.protocol.names import is_ephemeral, is_valid_channel_name, is_valid_to
 logger = logging.getLogger(__name__)
 
 EPHEMERAL_HANDOVER_COUNT = 1024
+# Each of them may have a file open; common limits are 1024 and, raised at the start, 4096 and more.
+CLOSED_TOGETHER_COUNT = 1500
 SYNC_TIME_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
 
 # A call that blocks, and may raise OSError.
 Work: TypeAlias = Callable[[], None]
+# Runs such calls, one after the other or side by side, and returns their errors.
+RunAll: TypeAlias = Callable[[Sequence[Work]], list[OSError]]
 
 
 def run_in_turn(works: Sequence[Work]) -> list[OSError]:
@@ -94,6 +99,8 @@ class Broker:
         self._settings = settings
         self._scheduler = scheduler
         self._ids = ids
+        # The file system of the data path, if the queues are to be closed together.
+        self._file_system: FileSystem | None = None
         # The backends of deleted queues whose files are not gone yet, by name.
         self._leaving: dict[str, DiskBackend] = {}
         # The files that queues had at the start, of those that have not been opened since. None if
@@ -204,9 +211,15 @@ class Broker:
         """Return the content of nsqd.dat: all topics and channels that are not ephemeral."""
         return [make_record(topic) for topic in self.topics.values() if not topic.is_ephemeral]
 
-    def close(
-        self, run_all: Callable[[Sequence[Work]], list[OSError]] = run_in_turn
-    ) -> list[OSError]:
+    def open_file_system(self) -> None:
+        """Have `close` sync all queues together; to be called before any queue is opened.
+
+        Raises:
+            OSError: the data path can't be opened.
+        """
+        self._file_system = FileSystem(self._settings.disk.data_path)
+
+    def close(self, run_all: RunAll = run_in_turn) -> list[OSError]:
         """Put every message on disk and let go of all files; return the errors.
 
         Args:
@@ -214,28 +227,42 @@ class Broker:
         """
         self.is_closed = True
         errors: list[OSError] = []
-        topic_closings: list[Work] = []
-        channel_closings: list[Work] = []
-        for topic in self.topics.values():
-            logger.info("TOPIC(%s): closing", topic.name)
-            errors += topic.flush()
-            topic.queue.backend.stop()
-            topic_closings.append(topic.queue.backend.close)
-            for channel in topic.channels.values():
-                channel.queue.backend.stop()
-                channel_closings.append(channel.queue.backend.close)
-        if self.archives is not None:
-            topic_closings += self.archives.close()
+        for topics in _group(self.topics.values()):
+            errors += self._close_topics(topics, run_all)
+        closings = self.archives.close() if self.archives is not None else []
         for backend in self._leaving.values():
             backend.stop()
-            topic_closings.append(backend.remove_files)
+            closings.append(backend.remove_files)
+        errors += run_all(closings)
+        if self._file_system is not None:
+            self._file_system.close()
+            self._file_system = None
+        return errors
+
+    def _close_topics(self, topics: Sequence[Topic], run_all: RunAll) -> list[OSError]:
+        errors: list[OSError] = []
+        for topic in topics:
+            logger.info("TOPIC(%s): closing", topic.name)
+            errors += topic.flush()
         # The channels first: a topic may forget the records that it has handed over only when
         # the channels' disks have been synced.
-        channel_errors = run_all(channel_closings)
+        channels = [channel.queue for topic in topics for channel in topic.channels.values()]
+        channel_errors = self._close_queues(channels, run_all)
         if not channel_errors:
-            for topic in self.topics.values():
+            for topic in topics:
                 topic.hand_over.forget_records()
-        return errors + channel_errors + run_all(topic_closings)
+        topic_errors = self._close_queues([topic.queue for topic in topics], run_all)
+        return errors + channel_errors + topic_errors
+
+    def _close_queues(self, queues: Iterable[MessageQueue], run_all: RunAll) -> list[OSError]:
+        backends = [queue.backend for queue in queues if isinstance(queue.backend, DiskBackend)]
+        for backend in backends:
+            backend.stop()
+        closings = [backend.close for backend in backends]
+        if self._file_system is None:
+            return run_all(closings)
+        disk_queues = [backend.queue for backend in backends]
+        return close_together(disk_queues, self._file_system, run_all) + run_in_turn(closings)
 
     def _add_topic(self, name: str) -> Topic:
         if self.is_closed:
@@ -307,3 +334,17 @@ class Broker:
     def _announce(self, topic: Topic, channel: Channel | None) -> None:
         for listener in self.listeners:
             listener(topic, channel)
+
+
+def _group(topics: Iterable[Topic]) -> Iterator[list[Topic]]:
+    """Give topics in groups that are closed together, as their files are open at the same time."""
+    group: list[Topic] = []
+    queue_count = 0
+    for topic in topics:
+        group.append(topic)
+        queue_count += 1 + len(topic.channels)
+        if queue_count >= CLOSED_TOGETHER_COUNT:
+            yield group
+            group, queue_count = [], 0
+    if group:
+        yield group

@@ -1,12 +1,14 @@
 """nsqlookupd's HTTP API over real sockets, on uvloop and on stock asyncio (L-14 to L-25)."""
 
 import json
+import re
 import socket
 import time
 from typing import Any
 
 import pytest
 
+from nsqd.runtime.turns import Turns
 from tests.support.lookupd_in_process import LookupdInProcess, LoopFactory
 
 
@@ -295,3 +297,36 @@ def test_metrics_count_what_there_is(lookupd: LookupdInProcess) -> None:
         'nsqlookupd_http_requests_total{path="/topic/tombstone",status="200"} 1.0',
         'nsqlookupd_http_requests_total{path="/lookup",status="404"} 1.0',
     } <= lines
+
+
+@pytest.mark.parametrize("target", ["/topics", "/nodes", "/debug"])
+def test_a_long_reply_is_the_same_in_slices(
+    lookupd: LookupdInProcess, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    with lookupd.nsqd() as peer, lookupd.nsqd() as other:
+        for number in range(30):
+            peer.command(b"REGISTER t%d c" % number)
+            other.command(b"REGISTER t%d#ephemeral d" % number)
+        lookupd.post("/topic/tombstone?topic=t7&node=peer.example:5151")
+        whole = lookupd.get(target)
+        registry = lookupd.daemon.registry
+        turn_count = 0
+        next_turn = Turns.next_turn
+
+        async def count(turns: Turns) -> None:
+            nonlocal turn_count
+            turn_count += 1
+            if turn_count == 20:  # the registry changes between two slices
+                registry.create_topic("new")
+                registry.delete_topic("t25")
+            await next_turn(turns)
+
+        monkeypatch.setattr(Turns, "slice_end", lambda _turns: 0.0)
+        monkeypatch.setattr(Turns, "next_turn", count)
+
+        sliced = lookupd.get(target)
+
+    if target == "/debug":
+        assert turn_count > 100
+    times = re.compile(r'"(last_update|tombstoned_at)": \d+')
+    assert times.sub("", json.dumps(sliced)) == times.sub("", json.dumps(whole))

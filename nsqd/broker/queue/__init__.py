@@ -6,6 +6,6 @@ pending_put     a put into several queues whose records a thread writes; aside: 
 backend         the disk behind a queue: DiskBackend, or NullBackend for ephemeral queues
 sync_schedule   when a disk queue is synced: after so many changes, counted by diskqueue, or seconds
 due_log         due times of deferred messages on disk; receipt: what a publish waits for
-ids             message ids, and their floor across restarts
+ids             message ids, and their floor across restarts; closing: thousands of queues
 Called by broker, topic, channel, limits and archive. Imports diskqueue and the broker's scheduler.
 """

@@ -67,6 +67,8 @@ class DueLog:
         # How many more records than one an unread id has: a crash in the middle of a move between
         # queues may bring a message twice.
         self._twin_counts: Counter[bytes] = Counter()
+        # Whether there may be files: most queues never have any, and thousands are closed.
+        self._has_files = has_files
         if has_files:
             self._load(now_ns + step_ns, step_ns)
 
@@ -84,6 +86,8 @@ class DueLog:
             self._size_bytes = os.stat(self._path).st_size
 
     def _read(self, wall_ns: int, step_ns: int) -> list[tuple[bytes, int]]:
+        if not self._has_files:
+            return []
         entries = [*_read_entries(self._old_path), *_read_entries(self._path)]
         times: list[tuple[bytes, int]] = []
         shift_ns, next_ns = step_ns, wall_ns
@@ -121,6 +125,7 @@ class DueLog:
             self._size_bytes = 0
         if self._fd < 0:
             flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+            self._has_files = True
             self._fd = os.open(self._path, flags, layout.FILE_MODE)
             # An entry that was torn off by a crash is written over, so that the others are found.
             self._size_bytes -= self._size_bytes % _ENTRY.size
@@ -177,6 +182,7 @@ class DueLog:
         due_times = {**dict(noted), **due_times}
         if due_times:
             self.close()
+            self._has_files = True
             data = b"".join(
                 _encode(key, now_ns + step_ns, due_ns + step_ns) * max(counts[key], 1)
                 for key, due_ns in due_times.items()
@@ -197,8 +203,10 @@ class DueLog:
         self._step_counts = Counter()
         self._twin_counts = Counter()
         self._size_bytes = self._latest_ns = self._old_latest_ns = 0
-        _unlink(self._path)
-        _unlink(self._old_path)
+        if self._has_files:
+            _unlink(self._path)
+            _unlink(self._old_path)
+            self._has_files = False
 
     def close(self) -> None:
         """Close the file; the next `add` opens it again."""

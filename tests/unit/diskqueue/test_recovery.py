@@ -381,11 +381,11 @@ def test_metadata_that_cannot_be_read_is_an_error(
     """Taking it for missing would deliver everything again."""
     write_metadata(tmp_path, "0\n0,0\n0,0\n")
 
-    def refuse(path: str) -> os.stat_result:
+    def refuse(path: str, _flags: int) -> int:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "stat", refuse)
+        patch.setattr(os, "open", refuse)
         with pytest.raises(PermissionError):
             open_queue(tmp_path)
 
