@@ -37,6 +37,18 @@ def test_any_input_is_a_reply_or_an_error(noise: bytes, kept: int) -> None:
         assert len(parser.reply().body) <= 100
 
 
+def test_a_fault_of_the_parser_itself_is_not_blamed_on_the_server() -> None:
+    class BrokenParser(ReplyParser):
+        def on_header(self, name: bytes, value: bytes) -> None:
+            raise ZeroDivisionError
+
+    parser = BrokenParser(max_head_bytes=1000, max_body_bytes=100)
+
+    with pytest.raises(ZeroDivisionError):
+        parser.feed(OK)
+    parser.close()
+
+
 def test_a_body_without_a_length_ends_with_the_connection() -> None:
     parser = ReplyParser(max_head_bytes=1000, max_body_bytes=2)
     parser.feed(b"HTTP/1.1 200 OK\r\n\r\nok")

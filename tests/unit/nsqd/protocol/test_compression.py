@@ -63,6 +63,17 @@ def split_chunks(stream: bytes) -> list[tuple[int, bytes]]:
     return chunks
 
 
+def test_the_largest_snappy_chunk_is_that_of_bytes_that_do_not_compress() -> None:
+    def decode_header(size: int) -> bytes:
+        return SnappyCodec().decode(IDENTIFIER + chunk(0x00, bytes(size))[:4], ROOM_BYTES)
+
+    size = 4 + 32 + 65_536 + 65_536 // 6  # with the checksum
+
+    assert decode_header(size) == b""
+    with pytest.raises(CompressionError, match=f"chunk of {size + 1} bytes"):
+        decode_header(size + 1)
+
+
 @every_codec
 def test_nothing_is_pending_before_the_first_byte(kind: str) -> None:
     assert not MAKE_CODEC[kind]().has_pending

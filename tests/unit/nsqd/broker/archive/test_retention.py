@@ -461,6 +461,20 @@ def test_what_is_appended_during_a_sync_waits_for_the_next(tmp_path: Path) -> No
     assert read_numbers(tmp_path) == list(range(6))
 
 
+def test_the_deletion_of_a_log_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = open_log(tmp_path)
+    write(log, range(3))
+    log.sync()
+    left: list[list[str]] = []
+    directory = tmp_path / "archive"
+    monkeypatch.setattr(layout, "fsync_directory", lambda path: left.append(os.listdir(path)))
+
+    log.delete()
+
+    assert left[-1:] == [[]]
+    assert os.listdir(directory) == []
+
+
 def test_what_is_deleted_during_a_sync_stays_deleted(tmp_path: Path) -> None:
     log = open_log(tmp_path, max_bytes=2 * MIN_SEGMENT_BYTES)
     write(log, range(PER_SEGMENT))
