@@ -18,6 +18,7 @@ import contextlib
 import logging
 import os
 import threading
+import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -113,6 +114,8 @@ class AppendJob:
         """
         self.placements = placements
         self.record_count = record_count
+        # How long the files took, in seconds, when they are written.
+        self.seconds = 0.0
         self.state = JobState.PLANNED
         self._on_end = on_end
         # Set under the lock, by the thread that owns the queue.
@@ -120,6 +123,11 @@ class AppendJob:
         # Held while a file is made, and while the job is cancelled.
         self._lock = threading.Lock()
         self._logger = logger
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes are written."""
+        return sum(placement.size_bytes for placement in self.placements)
 
     @property
     def last_number(self) -> int:
@@ -132,6 +140,7 @@ class AppendJob:
         Raises:
             OSError: the files are as they were.
         """
+        started = time.perf_counter()
         try:
             for placement in self.placements:
                 if placement.size_bytes and self._open(placement):
@@ -141,6 +150,7 @@ class AppendJob:
         except OSError:
             self.undo()
             raise
+        self.seconds = time.perf_counter() - started
         self.state = JobState.WRITTEN
         if self.is_cancelled:
             self.undo()

@@ -34,6 +34,13 @@ class NotInFlightError(Exception):
     """The message is not in flight in this channel, or is at another consumer."""
 
 
+class SlowDiskError(OSError):
+    """An append to disk could take long: a thread has to make it."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.EAGAIN, "the disk is slow")
+
+
 class LowDiskError(OSError):
     """The disk is almost full, and the room left is kept for the messages that are here."""
 

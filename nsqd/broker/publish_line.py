@@ -5,8 +5,8 @@ Two kinds take more time than a turn of the loop has, and wait here:
 
 * *large* ones, of more messages than a block has ids. `prepare` gives them ids and encodes their
   records in slices, while other publishers go on; only then do they get in line.
-* those whose records a thread writes, because they are large, and all publishes to the topic that
-  come meanwhile: they stand behind, so that order is kept.
+* those whose records a thread writes, because they are large or the disk is slow, and all publishes
+  to the topic that come meanwhile: they stand behind, so that order is kept.
 
 The messages of a publish appear in all channels in one step, when all their records are written.
 The publisher has a receipt until then. If the topic is deleted, or the disk refuses the records, no
@@ -80,8 +80,8 @@ class Publish:
 class Entrance(Protocol):
     """The topic, as its line sees it."""
 
-    def admit_late(self, publish: Publish) -> None:
-        """Check once more that a publish is accepted, when its turn has come.
+    def admit_large(self, publish: Publish) -> None:
+        """Check that a large publish is accepted, when it gets in line.
 
         Raises:
             ClosedError: the topic is being deleted.
@@ -95,6 +95,10 @@ class Entrance(Protocol):
 
 class Queues(Protocol):
     """The queues of the topic and its channels, as the line sees them."""
+
+    # The messages that wait here or are being written, for the limits.
+    line_count: int
+    line_bytes: int
 
     def find_targets(self) -> Sequence[PutTarget]:
         """Return the queues that get the messages of a publish."""
@@ -137,7 +141,6 @@ class PublishLine:
         self._scheduler = scheduler
         self._receipts = receipts
         self._waiting: deque[Publish] = deque()
-        self._waiting_bytes = 0  # those of the transfer under way included
         # The publishes that a thread writes.
         self._group: list[Publish] = []
         self._transfer: Transfer | None = None
@@ -197,9 +200,18 @@ class PublishLine:
         self._fail(waiting, ClosedError())
 
     def _append(self, publish: Publish) -> None:
+        if publish.is_large:
+            assert self._entrance is not None
+            try:
+                self._entrance.admit_large(publish)
+            except (ClosedError, DepthLimitError, OSError) as error:
+                publish.receipt.settle(error)
+                return
         self._waiting.append(publish)
-        self._waiting_bytes += publish.size_bytes
-        if publish.is_large or self._waiting_bytes > LINE_MAX_BYTES:
+        queues = self._queues
+        queues.line_count += publish.count
+        queues.line_bytes += publish.size_bytes
+        if publish.is_large or queues.line_bytes > LINE_MAX_BYTES:
             publish.receipt.holds_publisher = True
         if self.state is LineState.IDLE:
             self._go_on()
@@ -211,7 +223,7 @@ class PublishLine:
             group = self._take_group()
             try:
                 transfer = self._begin(group)
-            except (ClosedError, DepthLimitError, OSError) as error:
+            except OSError as error:
                 self._fail(group, error)
                 continue
             if transfer is not None:
@@ -239,11 +251,8 @@ class PublishLine:
         """Put publishes into the queues, or return the transfer that has to be run first.
 
         Raises:
-            ClosedError, DepthLimitError, OSError: the publishes are refused.
+            OSError: the disk refused them.
         """
-        assert self._entrance is not None
-        for publish in group:
-            self._entrance.admit_late(publish)
         parts = [part for publish in group for part in publish.parts]
         if parts[0].batch.is_deferred:
             self._note_writes()
@@ -292,7 +301,7 @@ class PublishLine:
         Returns False if they have to be written once more.
         """
         if self.state is LineState.CLOSED:
-            self._scheduler.run_in_thread(transfer.undo, _ignore)
+            self._scheduler.run_in_thread(transfer.undo, partial(_give_up, transfer))
             self._fail(self._group, ClosedError())
         elif transfer.error is not None:
             transfer.give_up()
@@ -307,10 +316,10 @@ class PublishLine:
     def _succeed(self, group: list[Publish]) -> None:
         """Count publishes whose messages have appeared, and settle their receipts."""
         assert self._entrance is not None
-        synced = self._receipts.make()
+        synced = self._receipts.make() if self._receipts.needs_sync else None
         for publish in group:
+            self._leave(publish)
             self._entrance.note_published(publish)
-            self._waiting_bytes -= publish.size_bytes
             if publish.is_large:
                 self._scheduler.share(publish.free)
         if synced is None:
@@ -320,8 +329,12 @@ class PublishLine:
 
     def _fail(self, group: Iterable[Publish], error: Exception) -> None:
         for publish in group:
-            self._waiting_bytes -= publish.size_bytes
+            self._leave(publish)
         _settle(group, error)
+
+    def _leave(self, publish: Publish) -> None:
+        self._queues.line_count -= publish.count
+        self._queues.line_bytes -= publish.size_bytes
 
 
 class Preparation:
@@ -372,8 +385,8 @@ def _settle(group: Iterable[Publish], error: Exception | None) -> None:
         publish.receipt.settle(error)
 
 
-def _ignore(_error: OSError | None) -> None:
-    """Do nothing when files are closed: their queues are gone."""
+def _give_up(transfer: Transfer, _error: OSError | None) -> None:
+    transfer.give_up()
 
 
 def _unless_done(receipt: Receipt) -> Receipt | None:

@@ -17,7 +17,7 @@ from functools import partial
 from nsqd.broker.archive.archive import Archive
 from nsqd.broker.channel import Channel
 from nsqd.broker.disposal import dispose
-from nsqd.broker.errors import ClosedError, DepthLimitError
+from nsqd.broker.errors import ClosedError, DepthLimitError, SlowDiskError
 from nsqd.broker.limits.overrides import NO_OVERRIDES
 from nsqd.broker.limits.queue_bounds import Losses
 from nsqd.broker.limits.topic_bounds import TopicBounds
@@ -25,7 +25,7 @@ from nsqd.broker.publish_line import LineState, Publish, PublishLine
 from nsqd.broker.queue.batch import AnyBatch, Batch, MixedBatch, Piece
 from nsqd.broker.queue.ids import SEQUENCE_COUNT, MessageIdFactory
 from nsqd.broker.queue.message_queue import MessageQueue
-from nsqd.broker.queue.pending_put import PutTarget
+from nsqd.broker.queue.pending_put import Part, PutTarget, Transfer
 from nsqd.broker.queue.receipt import Receipt, Receipts
 from nsqd.broker.scheduler import Scheduler
 from nsqd.protocol.names import is_ephemeral
@@ -115,7 +115,8 @@ class Topic:
         """Accept messages, all of them or none; the channels keep each back for `delay_s`.
 
         Return the receipt that must be done before they may be acknowledged, None if they may be
-        at once. Many messages appear some turns later, together; see `PublishLine`.
+        at once. Many messages, and those for a slow disk, appear some turns later; see
+        `PublishLine`.
 
         Raises:
             ClosedError: the topic is being deleted.
@@ -138,20 +139,31 @@ class Topic:
             batch: AnyBatch = Batch(now_ns, prefix, first, tuple(bodies))
         else:
             batch = self._make_batch(bodies, delay_s, now_ns)
-        if self._line.state is not _LINE_IDLE:
+        if self._line.state is not _LINE_IDLE or not self._put(batch):
             return self._line.publish(batch)
-        if self._needs_sync:
-            self._receipts.begin()
-        if self.hand_over.is_direct:
-            self.hand_over.copy(batch)
-        else:
-            self.queue.put(batch)
-            self._schedule_pump()
         self.message_count += count
         self.message_bytes += batch.body_bytes
         if self.archive is not None:
             self.archive.add(batch)
         return self._receipts.make() if self._needs_sync else None
+
+    def _put(self, batch: AnyBatch) -> bool:
+        """Put a batch into the queues; return False if a thread has to write it.
+
+        Raises:
+            OSError: the disk refused it.
+        """
+        if self._needs_sync:
+            self._receipts.begin()
+        try:
+            if self.hand_over.is_direct:
+                self.hand_over.copy(batch)
+            else:
+                self.queue.put(batch)
+                self._schedule_pump()
+        except SlowDiskError:
+            return False
+        return True
 
     def _make_batch(self, bodies: Sequence[bytes], delay_s: float, now_ns: int) -> AnyBatch:
         """Make a batch that is deferred, or has more messages than a block of ids."""
@@ -169,8 +181,8 @@ class Topic:
 
     # --- publishes in line
 
-    def admit_late(self, publish: Publish) -> None:
-        """Check once more that a publish is accepted, when its turn in the line has come.
+    def admit_large(self, publish: Publish) -> None:
+        """Check that a large publish is accepted, when it gets in line.
 
         Raises:
             ClosedError, OSError: made by the refusal of `refuse_publishes`.
@@ -178,7 +190,7 @@ class Topic:
         """
         if self.refusal is not None:
             raise self.refusal()
-        if self.bounds is not None and publish.is_large:
+        if self.bounds is not None:
             try:
                 self.bounds.admit_sizes(publish.count, publish.size_bytes)
             except DepthLimitError:
@@ -192,6 +204,8 @@ class Topic:
         if self.archive is not None:
             for part in publish.parts:
                 self.archive.add(part.batch)
+        if self.bounds is not None:
+            self.bounds.trim_soon()
         self._rearrange()
 
     # --- channels
@@ -263,6 +277,7 @@ class Topic:
     def flush(self) -> list[OSError]:
         """Write all messages to disk, for the last time; return the errors."""
         self._line.finish()
+        self.hand_over.finish()
         self.state = TopicState.CLOSED
         self.refusal = ClosedError
         self._unbind()
@@ -320,7 +335,8 @@ class Topic:
 
     def _rearrange(self) -> None:
         """Go on as the state, the pause and the channels now demand."""
-        self.hand_over.is_direct = self._can_serve and not self.queue.depth
+        has_backlog = self.queue.depth or self.hand_over.is_writing
+        self.hand_over.is_direct = self._can_serve and not has_backlog
         self._schedule_pump()
 
     def _schedule_pump(self) -> None:
@@ -335,17 +351,29 @@ class Topic:
             return False
         try:
             self.hand_over.move()
-        except OSError as error:
-            logger.error("TOPIC(%s): failed to copy to a channel - %s", self.name, error)  # noqa: TRY400 - no traceback
+        except SlowDiskError:
             # The pump counts as scheduled until then, so that publishes don't start another one.
-            share_pump = partial(self._scheduler.share, self._pump)
-            self._scheduler.call_at(self._scheduler.time() + RETRY_S, share_pump)
+            self.hand_over.write_front(self._go_on)
+            return False
+        except OSError as error:
+            self._go_on(error)
             return False
         if self.bounds is not None:
             self.bounds.trim_soon()
         self._is_pump_scheduled = bool(self.queue.depth)
         self._rearrange()
         return self._is_pump_scheduled
+
+    def _go_on(self, error: OSError | None) -> None:
+        """Go on with the hand-over: at once, or later if it has failed."""
+        if error is None:
+            self._is_pump_scheduled = False
+            self._rearrange()
+            return
+        logger.error("TOPIC(%s): failed to copy to a channel - %s", self.name, error)
+        # The pump counts as scheduled until then, so that publishes don't start another one.
+        share_pump = partial(self._scheduler.share, self._pump)
+        self._scheduler.call_at(self._scheduler.time() + RETRY_S, share_pump)
 
 
 class HandOver:
@@ -366,17 +394,24 @@ class HandOver:
     A record on the topic's disk may go only when the message is as safe in every channel. So it
     waits in `_unsynced` until all files that took a copy have been synced. If a sync fails the
     record stays, and a restart hands it over again: a message may come twice, but is not lost.
+
+    If the disk of a channel is slow, a thread writes the front piece to the channels that don't
+    have it (`write_front`), and `move` goes on when they have it.
     """
 
     __slots__ = (
         "_channels",
         "_copied",
         "_copy_receipts",
+        "_missing",
         "_queue",
         "_receipts",
         "_scheduler",
+        "_transfer",
         "_unsynced",
         "is_direct",
+        "line_bytes",
+        "line_count",
     )
 
     def __init__(
@@ -391,6 +426,9 @@ class HandOver:
         """
         # Set by the topic. Publishes go straight to the channels, or else to the queue.
         self.is_direct = False
+        # The messages of publishes that wait in line, on their way to the queue or the channels.
+        self.line_count = 0
+        self.line_bytes = 0
         self._queue = queue
         self._channels = channels
         self._receipts = receipts
@@ -399,13 +437,22 @@ class HandOver:
         # receipts for their copies of it.
         self._copied: set[Channel] = set()
         self._copy_receipts: list[Receipt] = []
+        # The copies that a thread writes, and for which channels: none if they are not wanted any
+        # more, because the queue was emptied.
+        self._transfer: Transfer | None = None
+        self._missing: list[Channel] = []
         # Records of messages that all channels have, by the receipt for all their copies.
         self._unsynced: dict[Receipt, Sequence[int]] = {}
 
     @property
     def is_partial(self) -> bool:
         """Whether some channels have the front of the queue and others have not."""
-        return bool(self._copied)
+        return bool(self._copied) or self._transfer is not None
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a thread writes to the queues of the channels."""
+        return self._transfer is not None
 
     def copy(self, batch: AnyBatch) -> None:
         """Put a batch into every channel.
@@ -454,6 +501,7 @@ class HandOver:
         """Hand over messages from the queue, as many as one slice has time for.
 
         Raises:
+            SlowDiskError: `write_front` has to be called.
             OSError: the queue can't be read, or the disk of a channel refused a piece; that piece
                 is still in the queue.
         """
@@ -494,6 +542,74 @@ class HandOver:
                     return False
         return True
 
+    def write_front(self, on_end: Callable[[OSError | None], object]) -> None:
+        """Have a thread write the front piece to the channels that don't have it.
+
+        Args:
+            on_end: called with the error if they still don't have it, with None to go on.
+
+        Raises:
+            OSError: the process has no descriptors left.
+        """
+        assert self._transfer is None
+        piece = self._queue.take(MAX_MESSAGES_PER_PIECE, MAX_BYTES_PER_PIECE)
+        assert piece is not None, "`move` has just put it back"
+        self._queue.untake(piece)
+        missing = [each for each in self._channels.values() if each not in self._copied]
+        targets = [
+            PutTarget(
+                *(channel.queue, partial(_count_in, channel)),
+                is_stored=piece.is_on_disk and not channel.is_ephemeral,
+            )
+            for channel in missing
+        ]
+        transfer = Transfer(targets, [Part(piece.batch.part(piece.start, piece.stop))])
+        self._transfer, self._missing = transfer, missing
+        on_written = partial(self._on_written, transfer, on_end)
+        self._scheduler.run_in_thread(transfer.run, on_written)
+
+    def _on_written(
+        self,
+        transfer: Transfer,
+        on_end: Callable[[OSError | None], object],
+        _error: OSError | None,
+    ) -> None:
+        if transfer is not self._transfer:
+            return  # `finish` was here
+        if transfer.error is not None:
+            self._end_transfer(transfer, on_end)
+            return
+        self._receipts.begin()
+        is_complete = bool(self._missing) and transfer.complete()
+        self._note_copies()
+        if is_complete:
+            self._copied.update(self._missing)
+            self._transfer = None
+            on_end(None)
+        else:
+            end = partial(self._end_transfer, transfer, on_end)
+            self._scheduler.run_in_thread(transfer.undo, end)
+
+    def _end_transfer(
+        self,
+        transfer: Transfer,
+        on_end: Callable[[OSError | None], object],
+        _error: OSError | None = None,
+    ) -> None:
+        """Allow the channels other appends, after copies that were not made."""
+        transfer.give_up()
+        if transfer is self._transfer:
+            self._transfer = None
+            on_end(transfer.error)
+
+    def finish(self) -> None:
+        """Wait for a thread that writes copies, and take them back: the queue has the messages."""
+        transfer, self._transfer = self._transfer, None
+        if transfer is not None:
+            transfer.run()
+            transfer.undo()
+            transfer.give_up()
+
     def remove_channel(self, channel: Channel) -> None:
         """Forget a deleted channel."""
         self._copied.discard(channel)
@@ -501,6 +617,7 @@ class HandOver:
     def clear(self) -> None:
         """Forget which channels have which messages: the queue is being emptied."""
         self._forget_copies()
+        self._missing = []
         self._unsynced.clear()
 
     def forget_records(self) -> None:

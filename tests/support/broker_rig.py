@@ -22,13 +22,14 @@ class BrokerRig:
         limits: Limits = NO_LIMITS,
         sync_every: int = 2500,
         wall_time_ns: int = 1_700_000_000_000_000_000,
+        is_disk_trusted: bool = True,
     ) -> None:
         self.data_path = data_path
         self.scheduler = FakeScheduler(wall_time_ns=wall_time_ns)
         self.announcements: list[tuple[str, str | None]] = []
         settings = BrokerSettings(
             mem_queue_size=mem_queue_size,
-            disk=disk_settings(data_path, sync_every=sync_every),
+            disk=disk_settings(data_path, sync_every=sync_every, is_trusted=is_disk_trusted),
             channel=ChannelSettings(max_msg_timeout_s=900.0, max_consumers=0),
             limits=limits,
         )

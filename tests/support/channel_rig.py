@@ -16,14 +16,22 @@ MSG_TIMEOUT_S = 60.0
 MAX_MSG_TIMEOUT_S = 900.0
 
 
-def disk_settings(data_path: Path, *, sync_every: int = 2500) -> DiskSettings:
-    """Return settings with small segments, so that tests cross their borders."""
+def disk_settings(
+    data_path: Path, *, sync_every: int = 2500, is_trusted: bool = True
+) -> DiskSettings:
+    """Return settings with small segments, so that tests cross their borders.
+
+    Args:
+        is_trusted: appends are made at once; else a thread makes them at first, and after a write
+            that took long, which a test has no power over.
+    """
     return DiskSettings(
         data_path=data_path,
         max_bytes_per_file=4096,
         max_msg_size=1024 * 1024,
         sync_every=sync_every,
         sync_timeout_s=2.0,
+        is_trusted=is_trusted,
     )
 
 

@@ -174,9 +174,9 @@ class TestDeadLetters:
             assert message.attempts == attempt
             consumer.req(message, 0)
 
+        assert await bodies_of(nsqd, "t.dead", 1) == [b"poison \x00\xff"]
         channel = await nsqd.wait_for_channel("t", depth=0, in_flight_count=0)
         assert channel["dead_lettered_count"] == 1
-        assert await bodies_of(nsqd, "t.dead", 1) == [b"poison \x00\xff"]
         await consumer.expect_quiet()
 
     async def test_after_a_timeout(self, start_nsqd: StartNsqd) -> None:

@@ -35,6 +35,12 @@ MIN_SWEEP_S = 0.01
 class HandedOver(Protocol):
     """The hand-over of a topic to its channels, as its bounds see it."""
 
+    # Publishes go straight to the channels.
+    is_direct: bool
+    # The messages of publishes that wait in line.
+    line_count: int
+    line_bytes: int
+
     @property
     def is_partial(self) -> bool:
         """Whether the front of the queue must stay as it is."""
@@ -142,11 +148,20 @@ class TopicBounds:
     def _find_loads(self) -> Iterator[_Load]:
         """Yield the load of each queue that can refuse a publish, the topic's own first."""
         has_bytes = bool(self.limits.max_depth_bytes)
-        own_count = own_bytes = 0
+        line = self._hand_over
+        own_count = own_bytes = line_count = line_bytes = 0
         if not self._drops_oldest:
             own_count = self._queue.depth
             own_bytes = self._queue.waiting_bytes if has_bytes else 0
-        yield None, own_count, own_bytes
+            line_count = line.line_count
+            line_bytes = line.line_bytes + line_count * RECORD_OVERHEAD_BYTES
+        # Publishes that wait in line are on their way to the channels, or to the topic's queue.
+        if line.is_direct:
+            yield None, own_count, own_bytes
+        own_count += line_count
+        own_bytes += line_bytes
+        if not line.is_direct:
+            yield None, own_count, own_bytes
         for channel in self._channels.values():
             if channel.is_ephemeral:
                 continue

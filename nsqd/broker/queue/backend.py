@@ -13,6 +13,7 @@ files of one queue while another writes files of the same names.
 import errno
 import logging
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +27,7 @@ from nsqd.broker.durations import Histogram
 from nsqd.broker.queue.aside import AsideAppends
 from nsqd.broker.queue.batch import MixedBatch, Origin, Piece
 from nsqd.broker.queue.due_log import DueLog
+from nsqd.broker.queue.pace import Pace
 from nsqd.broker.queue.receipt import Receipt, Receipts
 from nsqd.broker.queue.sync_schedule import SyncRules, SyncSchedule
 from nsqd.broker.scheduler import Scheduler
@@ -129,6 +131,8 @@ class DiskSettings:
     max_msg_size: int
     sync_every: int
     sync_timeout_s: float
+    # Make all appends on the loop, however long they take.
+    is_trusted: bool = False
 
 
 class DiskBackend:
@@ -190,7 +194,8 @@ class DiskBackend:
             on_outcome=partial(self._report, "sync"),
             sync_times=sync_times,
         )
-        self.aside = AsideAppends(self._queue, self._schedule, self._receipts, on_write)
+        self._pace = Pace(scheduler.time, is_trusted=settings.is_trusted)
+        self.aside = AsideAppends(self._queue, self._schedule, self._receipts, on_write, self._pace)
         self._failed_read_count = 0  # since the last that succeeded
 
     @property
@@ -228,11 +233,13 @@ class DiskBackend:
         Raises:
             OSError: nothing was appended.
         """
+        started = time.perf_counter()
         try:
             self._queue.append(data, lengths)
         except OSError as error:
             self._on_write(error)
             raise
+        self._pace.note_append(time.perf_counter() - started)
         self._on_write(None)
         first = self._queue.advance(lengths) if keep else None
         self._receipts.note(self)
@@ -326,6 +333,7 @@ class DiskBackend:
         except OSError as error:
             receipt.error = error
         self._queue.forget_all()
+        self._pace.doubt()
         self._schedule.settle_all()
         self._schedule.sync_fully(receipt)
         return receipt

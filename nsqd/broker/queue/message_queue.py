@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
+from nsqd.broker.errors import SlowDiskError
 from nsqd.broker.queue.backend import Backend
 from nsqd.broker.queue.batch import RECORD_OVERHEAD_BYTES, AnyBatch, Message, Origin, Piece
 from nsqd.broker.queue.memory import Memory
@@ -88,6 +89,7 @@ class MessageQueue:
             is_stored: it comes from the disk of another queue, so it goes to the disk of this one.
 
         Raises:
+            SlowDiskError: a thread has to write them: see `plan_put`.
             OSError: the backend failed, and no message of the batch is here.
         """
         count = len(batch.bodies)
@@ -95,6 +97,9 @@ class MessageQueue:
         if count <= room:
             self._memory.enter(Piece(batch, 0, count, _MEMORY))
             return
+        aside = self._backend.aside
+        if aside is not None and aside.is_needed and not batch.is_deferred:
+            raise SlowDiskError
         room = max(room, 0)
         kept = self._append(batch, room)
         if room:
@@ -102,15 +107,18 @@ class MessageQueue:
         if kept is not None:
             self._memory.enter(kept)
 
-    def plan_put(self, parts: Sequence[Part]) -> PendingPut:
+    def plan_put(self, parts: Sequence[Part], *, is_stored: bool = False) -> PendingPut:
         """Begin a put of messages that are not deferred; `complete_put` lets them appear.
 
         Until then no other put may be begun. Takes, commits and `put_back` go on.
 
+        Args:
+            is_stored: as for `put`.
+
         Raises:
             OSError: the process has no descriptors left.
         """
-        memory_count = room = self.room_count
+        memory_count = room = 0 if is_stored else self.room_count
         chunks = []
         for part in parts:
             count = len(part.batch.bodies)
@@ -207,22 +215,20 @@ class MessageQueue:
         retry should not have to wait for the whole backlog. Without a memory queue each is written
         again with its attempts, and its old record is committed; likewise if too many records stand
         behind the old one. It never fails and never waits: messages that the disk refuses, or that
-        come while a thread writes to it, stay in memory.
+        come while it is slow or a thread writes to it, stay in memory.
         """
         # Too many records stand behind one that is not finished.
         has_long_tail = self._backend.outstanding_count > OUTSTANDING_MAX_COUNT
+        is_stalled = self._backend.aside is not None and self._backend.aside.is_stalled
         for piece in _gather(messages):
             has_room = self._capacity and self._memory.count + piece.count <= self._capacity
-            is_busy = self._backend.aside is not None and self._backend.aside.is_busy
-            if is_busy or (has_room and not (piece.is_on_disk and has_long_tail)):
+            if is_stalled or (has_room and not (piece.is_on_disk and has_long_tail)):
                 self._memory.enter(piece)
                 continue
             try:
                 kept = self._append(piece.batch, 0)
-            except OSError:
-                self._memory.enter(
-                    piece
-                )  # the backend has reported the error to the broker's health
+            except OSError:  # the backend has reported the error to the broker's health
+                self._memory.enter(piece)
                 continue
             if piece.is_on_disk:
                 self._backend.commit(piece.ordinals)

@@ -65,8 +65,8 @@ class PendingPut:
 class PutQueue(Protocol):
     """A queue that messages can be put into."""
 
-    def plan_put(self, parts: Sequence[Part]) -> PendingPut:
-        """Begin a put.
+    def plan_put(self, parts: Sequence[Part], *, is_stored: bool = False) -> PendingPut:
+        """Begin a put; of stored messages, to disk.
 
         Raises:
             OSError: the process has no descriptors left.
@@ -82,6 +82,8 @@ class PutTarget:
 
     queue: PutQueue
     on_put: Callable[[int], object]
+    # The messages come from the disk of another queue, so they go to the disk of this one.
+    is_stored: bool = False
 
 
 class TransferState(Enum):
@@ -110,7 +112,9 @@ class Transfer:
         self._puts: list[tuple[PutTarget, PendingPut]] = []
         try:
             for target in targets:
-                self._puts.append((target, target.queue.plan_put(parts)))
+                self._puts.append(
+                    (target, target.queue.plan_put(parts, is_stored=target.is_stored))
+                )
         except OSError:
             self.undo()
             self.give_up()

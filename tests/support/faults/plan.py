@@ -8,6 +8,7 @@ The N-th operation of that sort is hit, and with `+` all later ones too. `*` sta
 * tear: it writes a part of what it was to write, and kills itself;
 * short: it writes a part and says so, as a disk that is almost full does;
 * lie: it does not write, or fsync, but says that it did;
+* stall: the operation takes STALL_S;
 * any name of `errno`: the operation fails with that error, and is not done.
 """
 
@@ -15,7 +16,8 @@ import errno
 from dataclasses import dataclass, field
 
 KILLS = ("before", "after", "tear")
-_ACTIONS = (*KILLS, "short", "lie")
+_ACTIONS = (*KILLS, "short", "lie", "stall")
+STALL_S = 1.0
 # What can be asked of the data directory, and what only a failure makes sense for.
 CHANGES = ("create", "write", "fsync", "rename", "unlink", "truncate", "mkdir", "rmdir")
 QUESTIONS = ("open", "read", "stat", "list", "statvfs")

@@ -21,7 +21,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from tests.support.faults.journal import JournalWriter
-from tests.support.faults.plan import SEND, Rule, kind_of
+from tests.support.faults.plan import SEND, STALL_S, Rule, kind_of
 
 EXIT_BYPASSED = 97
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
@@ -113,6 +113,8 @@ class WatchedDisk:
             _die()
         if rule is not None and rule.error_number is not None:
             raise OSError(rule.error_number, os.strerror(rule.error_number), path)
+        if rule is not None and rule.action == "stall":
+            time.sleep(STALL_S)
         with self._lock if is_locked else contextlib.nullcontext():
             was_inside = getattr(self._own, "is_inside", False)
             self._own.is_inside = True

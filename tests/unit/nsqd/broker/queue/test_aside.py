@@ -4,6 +4,7 @@ from pathlib import Path
 
 from diskqueue import DiskQueue, RecordChunk
 from nsqd.broker.queue.aside import AsideAppends
+from nsqd.broker.queue.pace import Pace
 from nsqd.broker.queue.receipt import Receipts
 from nsqd.broker.queue.sync_schedule import SyncRules, SyncSchedule
 from tests.support.fake_scheduler import FakeScheduler
@@ -21,7 +22,9 @@ class Rig:
         rules = SyncRules(every_count=1, timeout_s=1.0, is_group_commit=True)
         schedule = SyncSchedule("q", self.queue, self.scheduler, rules, self.outcomes.append)
         self.receipts = Receipts(needs_sync=True)
-        self.aside = AsideAppends(self.queue, schedule, self.receipts, self.outcomes.append)
+        self.aside = AsideAppends(
+            self.queue, schedule, self.receipts, self.outcomes.append, Pace(self.scheduler.time)
+        )
 
 
 def test_an_append_is_told_and_synced_before_its_receipt_is_done(tmp_path: Path) -> None:
