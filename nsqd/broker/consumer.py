@@ -25,7 +25,7 @@ _clock = time.perf_counter
 NOT_IN_FLIGHT = "ID not in flight"
 NOT_OWNER = "client does not own message"
 
-MAX_MESSAGES_PER_WRITE = 1024
+MAX_MESSAGES_PER_WRITE = 512
 LINGER_S = 0.001
 # With room for so many messages a consumer never lingers, however large its ready count is.
 LINGER_MAX_COUNT = 256

@@ -4,8 +4,9 @@ While a limit is set, a channel takes its messages through the bounds of its que
 there are no bounds. A message beyond a limit is removed from the queue, and then either dropped and
 counted, or published as a dead letter. Messages in flight are left alone until they come back.
 
-The work is done in bounded steps: after `MAX_MESSAGES_PER_TURN` removed messages the bounds *rest*
-until the next turn of the loop, and `take` gives no message meanwhile.
+The work is done in bounded steps, of which `TopicBounds` makes slices. If `take` has removed
+`MAX_MESSAGES_PER_STEP` the bounds *rest* until the next turn of the loop, and `take` gives no
+message meanwhile.
 """
 
 import logging
@@ -24,8 +25,8 @@ from nsqd.config.limits import Limits
 
 logger = logging.getLogger(__name__)
 
-MAX_MESSAGES_PER_TURN = 4096
-MAX_BYTES_PER_TURN = 4 * 1024 * 1024
+MAX_MESSAGES_PER_STEP = 512
+MAX_BYTES_PER_STEP = 1024 * 1024
 # How long to rest while dead letters are refused, or the disk can't be read.
 RETRY_S = 1.0
 # How often the front of a queue is looked at in the life of a message.
@@ -189,10 +190,12 @@ class QueueBounds:
             piece = self._remove_expired(piece)
             if piece is not None:
                 return piece
+            if self._removed_count >= MAX_MESSAGES_PER_STEP:
+                self._rest(0.0)
         return None
 
     def sweep(self) -> int:
-        """Remove messages that are too old from the front; return how many.
+        """Remove some messages that are too old from the front; return how many.
 
         Raises:
             OSError: the disk can't be read.
@@ -211,9 +214,12 @@ class QueueBounds:
             return 0
         self.look_at = now
         before = self._queue.depth
-        piece = self.take(MAX_MESSAGES_PER_TURN, MAX_BYTES_PER_TURN)
+        piece = self._queue.take(MAX_MESSAGES_PER_STEP, MAX_BYTES_PER_STEP)
+        if piece is not None:
+            piece = self._remove_expired(piece)
         if piece is not None:
             self._queue.untake(piece)
+        self._removed_count = 0
         return before - self._queue.depth
 
     def _find_front_timestamp(self) -> int | None:
@@ -257,8 +263,6 @@ class QueueBounds:
             self._rest(RETRY_S)
             return None
         self._removed_count += piece.count
-        if self._removed_count >= MAX_MESSAGES_PER_TURN:
-            self._rest(0.0)
         return None
 
     def _rest(self, delay_s: float) -> None:
@@ -304,9 +308,9 @@ class QueueBounds:
     # --- too many
 
     def trim(self, deferred_count: int, deferred_bytes: int) -> bool:
-        """Drop the oldest messages until the queue is within its bound.
+        """Drop the oldest messages until the queue is within its bound, but only some at a time.
 
-        Return False if there are more to drop in another turn.
+        Return False if there are more to drop.
 
         Args:
             deferred_count, deferred_bytes: deferred messages, which count but are not dropped.
@@ -315,7 +319,7 @@ class QueueBounds:
             OSError: the disk can't be read.
         """
         queue, limits = self._queue, self._limits
-        budget = MAX_MESSAGES_PER_TURN
+        budget = MAX_MESSAGES_PER_STEP
         while queue.depth:
             surplus = surplus_bytes = 0
             if limits.max_depth:
@@ -326,7 +330,7 @@ class QueueBounds:
                 return True
             if budget <= 0:
                 return False
-            piece = queue.take(budget, MAX_BYTES_PER_TURN)
+            piece = queue.take(budget, MAX_BYTES_PER_STEP)
             if piece is None:
                 return True
             count = _count_to_drop(piece, surplus, surplus_bytes)

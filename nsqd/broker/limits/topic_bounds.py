@@ -7,15 +7,17 @@ not refuse publishes that other channels have room for.
 """
 
 import logging
+import time
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Protocol, TypeAlias
 
 from nsqd.broker.channel import Channel
 from nsqd.broker.errors import DepthLimitError
 from nsqd.broker.limits.queue_bounds import (
-    MAX_MESSAGES_PER_TURN,
     RETRY_S,
     Losses,
     QueueBounds,
@@ -79,7 +81,11 @@ class TopicBounds:
         self._drops_oldest = rules.limits.max_depth_policy is DepthPolicy.DROP_OLDEST
         self._scheduler = rules.scheduler
         self._own = QueueBounds(f"TOPIC({self._name})", self._queue, topic.losses, rules, _ignore)
-        self._is_trim_scheduled = False
+        # Publishes have come since the queues were last looked at; and a slice is planned.
+        self._is_trim_due = False
+        self._is_trimming = False
+        # The channels that are still to be looked at, by name; None is the topic's own queue.
+        self._untrimmed: deque[str | None] = deque()
         self._timer: Timer | None = None
         self._is_closed = False
         for channel in self._channels.values():
@@ -198,48 +204,92 @@ class TopicBounds:
 
     def trim_soon(self) -> None:
         """Drop messages beyond the bound in the next turn, once for all publishes of this one."""
-        if not self._is_trim_scheduled and self.limits.has_bound:
-            self._is_trim_scheduled = True
-            self._scheduler.call_soon(self._trim)
+        if not self.limits.has_bound:
+            return
+        self._is_trim_due = True
+        if not self._is_trimming:
+            self._is_trimming = True
+            self._scheduler.share(self._trim)
 
-    def _trim(self) -> None:
-        self._is_trim_scheduled = False
-        if self._is_closed:
-            return
-        is_done = True
-        try:
+    def _trim(self) -> bool:
+        """Drop a slice of the messages beyond the bound; return whether there may be more."""
+        end = self._scheduler.slice_end()
+        untrimmed = self._untrimmed
+        while not self._is_closed:
+            if not untrimmed:
+                if not self._is_trim_due:
+                    break
+                self._is_trim_due = False
+                untrimmed += [None, *self._channels]
+            name = untrimmed.popleft()
+            try:
+                is_done = self._trim_queue(name)
+            except OSError as error:
+                untrimmed.append(name)
+                self._try_again(error)
+                return False
+            if not is_done:
+                untrimmed.append(name)  # the other queues have a step first
+            if time.perf_counter() >= end:
+                break
+        self._is_trimming = not self._is_closed and bool(untrimmed or self._is_trim_due)
+        return self._is_trimming
+
+    def _try_again(self, error: OSError) -> None:
+        """Go on with `_trim` after a while, and count as trimming until then."""
+        logger.error("TOPIC(%s): failed to drop the oldest messages - %s", self._name, error)
+        share_trim = partial(self._scheduler.share, self._trim)
+        self._scheduler.call_at(self._scheduler.time() + RETRY_S, share_trim)
+
+    def _trim_queue(self, name: str | None) -> bool:
+        """Drop some messages of a channel, or of the topic's own queue; return False if more go.
+
+        Raises:
+            OSError: the disk can't be read.
+        """
+        if name is None:
             if self._drops_oldest and not self._hand_over.is_partial:
-                is_done = self._own.trim(0, 0)
-            for channel in self._channels.values():
-                if channel.bounds is not None and (self._drops_oldest or channel.is_ephemeral):
-                    deferred = channel.deferred
-                    is_done &= channel.bounds.trim(len(deferred), deferred.size_bytes)
-        except OSError as error:
-            logger.error("TOPIC(%s): failed to drop the oldest messages - %s", self._name, error)  # noqa: TRY400 - no traceback
-            self._is_trim_scheduled = True
-            self._scheduler.call_at(self._scheduler.time() + RETRY_S, self._trim)
-            return
-        if not is_done:
-            self.trim_soon()
+                return self._own.trim(0, 0)
+            return True
+        channel = self._channels.get(name)
+        if channel is None or channel.bounds is None:
+            return True
+        if not self._drops_oldest and not channel.is_ephemeral:
+            return True
+        return channel.bounds.trim(len(channel.deferred), channel.deferred.size_bytes)
 
     # --- too old
 
-    def _sweep(self) -> None:
-        """Remove messages that are too old from the fronts of the queues, and set the next time."""
+    def _begin_sweep(self) -> None:
         self._timer = None
+        self._scheduler.share(self._sweep)
+
+    def _sweep(self) -> bool:
+        """Remove a slice of the messages that are too old from the fronts of the queues.
+
+        Return whether there may be more; else set the time of the next look.
+        """
+        if self._is_closed:
+            return False
         now = self._scheduler.time()
-        budget = MAX_MESSAGES_PER_TURN
-        queues = list(self._find_sweepable())
+        end = self._scheduler.slice_end()
+        queues = sorted(self._find_sweepable(), key=_look_at)
         for bounds in queues:
-            if bounds.look_at > now or budget <= 0:
-                continue
+            if bounds.look_at > now:
+                break
             try:
-                budget -= bounds.sweep()
+                if not bounds.sweep():
+                    bounds.look_at = max(bounds.look_at, now + MIN_SWEEP_S)
             except OSError as error:
                 logger.error("%s: failed to read from disk - %s", bounds.name, error)  # noqa: TRY400 - no traceback
                 bounds.look_at = now + RETRY_S
+            if time.perf_counter() >= end:
+                break
         next_look = min((bounds.look_at for bounds in queues), default=now + RETRY_S)
+        if next_look <= now:
+            return True
         self._sweep_at(max(next_look, now + MIN_SWEEP_S))
+        return False
 
     def _find_sweepable(self) -> Iterator[QueueBounds]:
         # The front of the topic's queue must stay while some of the channels have taken it.
@@ -251,7 +301,11 @@ class TopicBounds:
 
     def _sweep_at(self, when: float) -> None:
         if not self._is_closed:
-            self._timer = self._scheduler.call_at(when, self._sweep)
+            self._timer = self._scheduler.call_at(when, self._begin_sweep)
+
+
+def _look_at(bounds: QueueBounds) -> float:
+    return bounds.look_at
 
 
 def _ignore() -> None:

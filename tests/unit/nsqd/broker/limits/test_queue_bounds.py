@@ -9,7 +9,7 @@ from nsqd.broker.limits import dead_letter
 from nsqd.broker.limits.dead_letter import Publish
 from nsqd.broker.limits.queue_bounds import (
     LOOKS_PER_TTL,
-    MAX_MESSAGES_PER_TURN,
+    MAX_MESSAGES_PER_STEP,
     RETRY_S,
     AgeClock,
     DropReason,
@@ -138,7 +138,7 @@ class TestTtl:
     def test_many_go_bit_by_bit_and_the_fresh_ones_are_delivered(self, tmp_path: Path) -> None:
         rig = BrokerRig(tmp_path, mem_queue_size=0, limits=Limits(msg_ttl_s=10))
         client = rig.client(ready=0)
-        count = 3 * MAX_MESSAGES_PER_TURN
+        count = 3 * MAX_MESSAGES_PER_STEP
         rig.publish(*numbered(count))
         rig.advance(9)
         rig.publish(b"fresh")
@@ -147,7 +147,7 @@ class TestTtl:
 
         client.ready(100)
         rig.scheduler.turn()
-        assert client.channel.depth >= MAX_MESSAGES_PER_TURN
+        assert client.channel.depth >= MAX_MESSAGES_PER_STEP
         rig.settle()
 
         assert client.bodies == [b"fresh"]

@@ -7,7 +7,7 @@ import pytest
 from diskqueue import DiskQueue
 from nsqd.broker.errors import DepthLimitError
 from nsqd.broker.limits.overrides import LimitOverrides
-from nsqd.broker.limits.queue_bounds import MAX_MESSAGES_PER_TURN, RETRY_S
+from nsqd.broker.limits.queue_bounds import MAX_MESSAGES_PER_STEP, RETRY_S
 from nsqd.broker.limits.topic_bounds import MIN_SWEEP_S
 from nsqd.broker.queue.message_queue import MessageQueue
 from nsqd.config.limits import DepthPolicy, Limits
@@ -261,17 +261,39 @@ class TestDropOldest:
     def test_a_lower_bound_takes_effect_bit_by_bit(self, tmp_path: Path) -> None:
         rig = BrokerRig(tmp_path, mem_queue_size=0)
         channel = rig.channel()
-        count = MAX_MESSAGES_PER_TURN + 1000
+        count = 3 * MAX_MESSAGES_PER_STEP
         rig.publish(*numbered(count))
 
+        rig.scheduler.has_tiny_slices = True
         overrides = LimitOverrides(max_depth=10, max_depth_policy=DROP)
         rig.broker.limits.set(rig.topic(), overrides)
+        rig.scheduler.turn()  # for the topic's own queue
         rig.scheduler.turn()
 
-        assert 10 < channel.depth < count
+        assert channel.depth == count - MAX_MESSAGES_PER_STEP
         rig.settle()
         assert channel.depth == 10
         assert rig.client().bodies == numbered(10, count - 10)
+
+    def test_all_channels_have_their_turn(self, tmp_path: Path) -> None:
+        rig = BrokerRig(tmp_path)
+        channels = [rig.channel(name) for name in "abc"]
+        count = 3 * MAX_MESSAGES_PER_STEP
+        rig.publish(*numbered(count))
+        rig.scheduler.has_tiny_slices = True
+        overrides = LimitOverrides(max_depth=10, max_depth_policy=DROP)
+        rig.broker.limits.set(rig.topic(), overrides)
+        rig.scheduler.turn()  # for the topic's own queue
+
+        for step in range(1, 4):
+            rig.scheduler.turn()
+            dropped_count = sum(count - channel.depth for channel in channels)
+            assert dropped_count == step * MAX_MESSAGES_PER_STEP
+        assert {channel.depth for channel in channels} == {count - MAX_MESSAGES_PER_STEP}
+        rig.settle()
+
+        assert [channel.depth for channel in channels] == [10] * 3
+        assert rig.client("c").bodies == numbered(10, count - 10)
 
     def test_the_front_stays_while_some_channels_have_it(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -376,18 +398,22 @@ class TestRoom:
             rig.publish(*numbered(room))
 
 
-def test_a_sweep_ends_with_the_budget_of_a_turn(tmp_path: Path) -> None:
+def test_a_sweep_is_done_in_slices(tmp_path: Path) -> None:
     rig = BrokerRig(tmp_path, limits=Limits(msg_ttl_s=10))
     channels = [rig.channel(name) for name in ("a", "b")]
-    rig.publish(*numbered(MAX_MESSAGES_PER_TURN))
+    count = 2 * MAX_MESSAGES_PER_STEP
+    rig.publish(*numbered(count))
     rig.advance(9.9)
-    assert {channel.depth for channel in channels} == {MAX_MESSAGES_PER_TURN}
+    rig.scheduler.has_tiny_slices = True
+    assert {channel.depth for channel in channels} == {count}
     [sweep] = [timer for timer in rig.scheduler.pending_timers if timer.when < 1011]
 
     rig.scheduler.now = sweep.when
     rig.scheduler.wall_ns += 10**9
     sweep.fire()
+    assert {channel.depth for channel in channels} == {count}
+    rig.scheduler.turn()
+    assert sorted(channel.depth for channel in channels) == [count - MAX_MESSAGES_PER_STEP, count]
+    rig.scheduler.settle()
 
-    assert sorted(channel.depth for channel in channels) == [0, MAX_MESSAGES_PER_TURN]
-    rig.advance(1)
     assert {channel.depth for channel in channels} == {0}

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from nsqd.broker.queue import message_queue
 from nsqd.broker.queue.backend import DiskBackend, NullBackend
 from nsqd.broker.queue.batch import Batch, Message, Piece
 from nsqd.broker.queue.message_queue import (
@@ -388,3 +389,17 @@ def test_an_ephemeral_queue_takes_back_what_there_is_room_for() -> None:
 
 def _refuse(*_arguments: object) -> int:
     raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_look_passes_over_a_bounded_number_of_pieces(
+    rig: DiskRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = rig.open(2)
+    for body in (b"memory 1", b"memory 2", b"disk"):
+        queue.put(make_batch(body))
+
+    assert [message[3] for message, _ in queue.iter_loaded(in_memory=False)] == [b"disk"]
+    monkeypatch.setattr(message_queue, "MAX_PASSED_PIECES", 2)
+
+    assert list(queue.iter_loaded(in_memory=False)) == []
+    assert len(list(queue.iter_loaded())) == 3
