@@ -7,7 +7,7 @@ broker              topics, channels, queues: the rules, without sockets
 tcp                 the V2 door                  http       HTTP/1.1, server and client
 api, stats          the routes and figures that HTTP offers
 lookup              registration with nsqlookupd    runtime    event loop, sockets, TLS, data path
-client              the asyncio client, for programs; nothing above imports it
+client, cli         the asyncio client, the command `nsq`; nothing above imports them
 """
 
 __version__ = "0.1.0"

@@ -3,6 +3,7 @@
 daemon -> api, stats, tcp, lookup -> http, runtime -> broker -> protocol -> diskqueue.envelope
                                                         `-----> diskqueue <----- spark_jobs
 lookupd  ->  nsqd.config, nsqd.http, nsqd.protocol, nsqd.runtime
+cli      ->  nsqd.client, nsqd.http.client, nsqd.config, nsqd.protocol       (no daemon imports it)
 client   ->  nsqd.protocol, nsqd.http.client, diskqueue.envelope       (no daemon imports it)
 """
 
@@ -112,6 +113,11 @@ LAYERS = {
             "diskqueue.envelope",
         )
     ),
+    # The commands. rich is for terminals, and imported only there.
+    "nsqd.cli": Layer(
+        ("nsqd.cli", "nsqd.client", "nsqd.http.client", "nsqd.config", "nsqd.protocol.names"),
+        ("rich", "uvloop"),
+    ),
     "nsqd.daemon": Layer(("nsqd",)),
     "nsqd.__main__": Layer(("nsqd.daemon", "nsqd.config"), ("uvloop",)),
     "lookupd": Layer(
@@ -191,7 +197,7 @@ def test_nobody_imports_the_daemon_but_the_command() -> None:
 
 
 def test_uvloop_is_imported_only_by_the_commands() -> None:
-    assert importers_of("uvloop") == {"nsqd.__main__", "lookupd.__main__"}
+    assert importers_of("uvloop") == {"nsqd.__main__", "nsqd.cli.loop", "lookupd.__main__"}
 
 
 def test_the_daemons_do_not_know_the_client() -> None:
@@ -203,7 +209,20 @@ def test_the_daemons_do_not_know_the_client() -> None:
             reached.add(module)
             waiting += imports_of(module) & FILES.keys()
 
-    assert not any(is_below(module, ("nsqd.client",)) for module in reached)
+    assert not any(is_below(module, ("nsqd.client", "nsqd.cli")) for module in reached)
+
+
+def test_nothing_imports_the_commands_and_rich_waits_for_a_terminal() -> None:
+    importers = {
+        module
+        for module in FILES
+        if any(is_below(name, ("nsqd.cli",)) for name in imports_of(module))
+    }
+    assert all(is_below(module, ("nsqd.cli",)) for module in importers)
+    for module in FILES:
+        tree = ast.parse(FILES[module].read_text(encoding="utf-8"))
+        names = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+        assert not any("rich" in ast.unparse(node).split() for node in names), module
 
 
 def test_nsqd_does_not_know_lookupd_and_neither_knows_spark() -> None:

@@ -1,0 +1,113 @@
+"""Flags that several commands share, and the kinds of their values."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import Final
+
+from nsqd.config.kinds import parse_duration
+
+_SIZES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_SIZE: Final = re.compile(r"(\d+)([kmg]?)b?", re.IGNORECASE)
+
+
+def duration(text: str) -> float:
+    """Return seconds: 5s, 250ms, 1m30s, or a plain number of seconds.
+
+    Raises:
+        argparse.ArgumentTypeError: it is no duration.
+    """
+    try:
+        return float(text) if re.fullmatch(r"\d+(\.\d+)?", text) else parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"not a duration: {text!r}") from error
+
+
+def size(text: str) -> int:
+    """Return bytes: 1000, 8m, 1g.
+
+    Raises:
+        argparse.ArgumentTypeError: it is no size.
+    """
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"not a size: {text!r}")
+    return int(match[1]) * _SIZES[match[2].lower()]
+
+
+def delimiter(text: str) -> bytes:
+    r"""Return the bytes between messages; \n, \t, \0 and \xNN are escapes.
+
+    Raises:
+        argparse.ArgumentTypeError: it is empty, or a wrong escape.
+    """
+    try:
+        raw = text.encode("latin-1", "backslashreplace").decode("unicode_escape")
+        found = raw.encode("latin-1") if raw.isascii() or "\\" in text else text.encode()
+    except (UnicodeError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"not a delimiter: {text!r}") from error
+    if not found:
+        raise argparse.ArgumentTypeError("the delimiter is empty")
+    return found
+
+
+def positive(text: str) -> int:
+    """Return a whole number above 0.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    if not text.isascii() or not text.isdigit() or not int(text):
+        raise argparse.ArgumentTypeError(f"not a positive number: {text!r}")
+    return int(text)
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of every command: where to connect, and how to print."""
+    where = parser.add_argument_group("where")
+    where.add_argument(
+        "-a",
+        "--nsqd",
+        action="append",
+        default=[],
+        metavar="HOST[:TCP[:HTTP]]",
+        help="an nsqd (ports 4150 and TCP+1), or the path of its unix socket; repeatable",
+    )
+    where.add_argument(
+        "-l",
+        "--lookupd",
+        action="append",
+        default=[],
+        metavar="HOST[:PORT]",
+        help="an nsqlookupd (port 4161), or its URL; repeatable",
+    )
+    where.add_argument("--context", metavar="NAME", help="a saved context; see nsq context")
+    where.add_argument("--no-context", action="store_true", help="ignore the selected context")
+    where.add_argument("--tls", action="store_true", help="encrypt")
+    where.add_argument("--tls-ca", metavar="FILE", help="authorities to trust (implies --tls)")
+    where.add_argument("--tls-cert", metavar="FILE", help="certificate of this client")
+    where.add_argument("--tls-key", metavar="FILE", help="key of this client")
+    where.add_argument("--tls-insecure", action="store_true", help="trust every server")
+    where.add_argument("--auth-secret-file", metavar="FILE", help="secret for AUTH")
+    where.add_argument("--token-file", metavar="FILE", help="bearer token for HTTP")
+    where.add_argument(
+        "--timeout", type=duration, default=5.0, metavar="TIME", help="of a request (5s)"
+    )
+    how = parser.add_argument_group("output")
+    how.add_argument("--json", action="store_true", help="objects, one on a line")
+    how.add_argument("-q", "--quiet", action="store_true", help="no remarks on stderr")
+    how.add_argument("-v", "--verbose", action="store_true", help="log connections")
+    how.add_argument("--color", choices=("auto", "always", "never"), default="auto")
+
+
+def add_consumer(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of commands that consume."""
+    group = parser.add_argument_group("consuming")
+    group.add_argument("--max-in-flight", type=positive, default=2500, metavar="N")
+    group.add_argument("--msg-timeout", type=duration, metavar="TIME")
+    group.add_argument("--sample", type=int, default=0, metavar="PERCENT")
+    group.add_argument("--max-attempts", type=int, default=0, metavar="N")
+    group.add_argument("--dead-letter", metavar="TOPIC", help="where messages given up go")
+    group.add_argument("--snappy", action="store_true")
+    group.add_argument("--deflate", action="store_true")

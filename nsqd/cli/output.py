@@ -1,0 +1,132 @@
+"""What the commands print: tables, JSON, text that cannot drive a terminal; exit codes."""
+
+from __future__ import annotations
+
+import enum
+import json
+import os
+import re
+import sys
+from collections.abc import Sequence
+from typing import Final, TextIO
+
+
+class ExitCode(enum.IntEnum):
+    """The exit codes of `nsq`; see nsqd.cli.main."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    MISSING = 3
+    TIMEOUT = 4
+    FORBIDDEN = 5
+    PARTIAL = 6
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+class CliError(Exception):
+    """A failure of a command; the text is for people."""
+
+    def __init__(self, text: str, code: ExitCode = ExitCode.FAILED) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+_CONTROLS: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+def escape_controls(text: str) -> str:
+    """Show control characters as escapes, so that a message cannot drive the terminal."""
+    return _CONTROLS.sub(lambda match: ascii(match[0])[1:-1], text)
+
+
+def show_body(body: bytes) -> str:
+    """Return a body as one line for a terminal; bytes that are no UTF-8 are escaped."""
+    return escape_controls(body.decode("utf-8", "backslashreplace"))
+
+
+def has_colour(stream: TextIO, wish: str = "auto") -> bool:
+    """Say whether to colour the output: on a terminal, unless NO_COLOR or a flag forbids it."""
+    if wish != "auto":
+        return wish == "always"
+    return stream.isatty() and not os.environ.get("NO_COLOR")
+
+
+def print_json(value: object) -> None:
+    """Print one object on one line."""
+    print(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+
+def show_count(value: object) -> str:
+    """Return a number with thousands separators, and anything else as it is."""
+    if isinstance(value, bool):
+        return "yes" if value else ""
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def print_table(
+    heads: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    is_tsv: bool = False,
+    colour: str = "auto",
+) -> None:
+    """Print rows: aligned, or separated by tabs; on a terminal with the heads set off."""
+    if is_tsv:
+        print("\t".join(heads))
+        for row in rows:
+            print("\t".join(escape_controls(str(cell)) for cell in row))
+        return
+    cells = [[escape_controls(show_count(cell)) for cell in row] for row in rows]
+    are_numbers = [
+        bool(rows) and all(isinstance(row[index], int | float) for row in rows)
+        for index in range(len(heads))
+    ]
+    if sys.stdout.isatty():
+        _print_rich(heads, cells, are_numbers, is_coloured=has_colour(sys.stdout, colour))
+        return
+    widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
+    for row in [list(heads), *cells]:
+        padded = [
+            cell.rjust(width) if is_number else cell.ljust(width)
+            for cell, width, is_number in zip(row, widths, are_numbers, strict=True)
+        ]
+        print("  ".join(padded).rstrip())
+
+
+def _print_rich(
+    heads: Sequence[str],
+    cells: Sequence[Sequence[str]],
+    are_numbers: Sequence[bool],
+    *,
+    is_coloured: bool,
+) -> None:
+    # Imported here: it takes longer than a whole command without a terminal.
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console(color_system="auto" if is_coloured else None, highlight=False)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for head, is_number in zip(heads, are_numbers, strict=True):
+        table.add_column(head, justify="right" if is_number else "left", overflow="ellipsis")
+    for row in cells:
+        table.add_row(*map(escape, row))
+    console.print(table)
+
+
+def note(text: str, *, is_quiet: bool = False) -> None:
+    """Print a line for people on stderr."""
+    if not is_quiet:
+        print(text, file=sys.stderr)
+
+
+def show_bytes(size: int) -> str:
+    """Return a size for people."""
+    amount = float(size)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} TB"

@@ -1,0 +1,90 @@
+"""`nsq peek`: messages that wait in a topic or channel, without touching them. Ours only."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+from http import HTTPStatus
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from nsqd.cli import arguments, loop
+from nsqd.cli.cluster import Cluster, check
+from nsqd.cli.output import CliError, ExitCode, print_json, print_table, show_body
+from nsqd.cli.target import find_target
+
+EXAMPLES: Final = {
+    "peek": """examples:
+  nsq peek orders
+  nsq peek orders/billing --count 3
+  nsq peek orders/billing --where in_flight --json"""
+}
+_SHOWN_CHARACTERS: Final = 60
+
+
+def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    """Add the arguments of `nsq peek`."""
+    parser.add_argument("place", metavar="TOPIC[/CHANNEL]")
+    parser.add_argument("--count", type=arguments.positive, default=10, metavar="N")
+    parser.add_argument("--where", metavar="PLACES", help="memory,disk,in_flight,deferred")
+    parser.add_argument("--tsv", action="store_true", help="columns separated by tabs")
+    arguments.add_common(parser)
+
+
+def run(options: argparse.Namespace, _name: str) -> int:
+    """Run `nsq peek`.
+
+    Raises:
+        CliError: there is no such topic or channel, or the daemon cannot do it.
+    """
+    return loop.run(_peek(options), is_busy=False)
+
+
+async def _peek(options: argparse.Namespace) -> int:
+    topic, _, channel = options.place.partition("/")
+    query = {"topic": topic, "count": str(options.count), "format": "json"}
+    if options.where:
+        query["where"] = options.where
+    kind = "topic"
+    if channel:
+        kind, query["channel"] = "channel", channel
+    async with Cluster(find_target(options), options.timeout) as cluster:
+        nodes = await cluster.find_nodes(topic)
+        outcomes = await cluster.ask("GET", nodes, f"/{kind}/peek?{urlencode(query)}")
+    if outcomes and all(
+        each.status == HTTPStatus.NOT_FOUND and each.error == "NOT_FOUND" for each in outcomes
+    ):
+        raise CliError("this nsqd cannot peek: it is not ours", ExitCode.MISSING)
+    code = check(outcomes, options.place)
+    rows = [
+        (outcome.server, message)
+        for outcome in outcomes
+        if outcome.error is None
+        for message in outcome.answer.get("messages") or []
+    ]
+    if options.json:
+        for server, message in rows:
+            print_json({"nsqd": server, **message})
+    else:
+        _print(rows, is_tsv=options.tsv, colour=options.color)
+    return code
+
+
+def _print(rows: list[tuple[str, dict[str, Any]]], *, is_tsv: bool, colour: str) -> None:
+    table = [
+        (
+            str(message.get("where", "")),
+            str(message.get("id", "")),
+            int(message.get("attempts", 0)),
+            len(_body(message)),
+            show_body(_body(message))[: None if is_tsv else _SHOWN_CHARACTERS],
+        )
+        for _, message in rows
+    ]
+    print_table(("where", "id", "attempts", "size", "body"), table, is_tsv=is_tsv, colour=colour)
+
+
+def _body(message: dict[str, Any]) -> bytes:
+    if "body_base64" in message:
+        return base64.b64decode(message["body_base64"])
+    return str(message.get("body", "")).encode("utf-8", "surrogatepass")

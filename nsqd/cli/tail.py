@@ -1,0 +1,291 @@
+"""`nsq tail`: show messages as they come. A message is finished after it was printed."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import fnmatch
+import os
+import random
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from nsqd.cli import arguments, formats, loop
+from nsqd.cli.cluster import Cluster
+from nsqd.cli.output import CliError, ExitCode, note
+from nsqd.cli.target import Target, find_target
+from nsqd.client import AuthError, Consumer, NsqError
+from nsqd.client.consume.message import Batch, Message
+from nsqd.protocol.names import is_ephemeral, is_valid_channel_name, is_valid_topic_name
+
+EXAMPLES: Final = {
+    "tail": """examples:
+  nsq tail orders
+  nsq tail orders --channel audit -n 10 --json
+  nsq tail orders --where amount>100 --format '%T %a %s\\n'"""
+}
+_BATCH_COUNT: Final = 500
+_EMPTY_POLL_S: Final = 0.2
+_PATTERN: Final = frozenset("*?[")
+
+
+@dataclass(slots=True)
+class Plan:
+    """What to show, and when to end."""
+
+    topics: Sequence[str]
+    channel: str
+    show: formats.Format
+    is_wanted: formats.Filter | None = None
+    count: int = 0  # messages to show; 0 for no end
+    is_count_per_topic: bool = False
+    wait_s: float | None = None  # silence that ends it
+    is_until_empty: bool = False
+    max_in_flight: int = 2500
+    consumer_options: dict[str, Any] | None = None
+
+
+def make_channel() -> str:
+    """Return the name of a channel that dies with its consumer."""
+    return f"tail{random.randrange(1_000_000):06d}#ephemeral"
+
+
+def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    """Add the arguments of `nsq tail`."""
+    parser.add_argument("topics", nargs="+", metavar="TOPIC", help="a name, or a pattern: 'a.*'")
+    parser.add_argument("--channel", help="default: an ephemeral one of its own")
+    parser.add_argument("-n", "--count", type=arguments.positive, default=0, metavar="N",
+                        help="end after N messages")  # fmt: skip
+    parser.add_argument("--until-empty", action="store_true", help="end when the channel is empty")
+    parser.add_argument("--wait", type=arguments.duration, metavar="TIME", help="end after silence")
+    formats.add_arguments(parser)
+    arguments.add_consumer(parser)
+    arguments.add_common(parser)
+
+
+def run(options: argparse.Namespace, _name: str) -> int:
+    """Run `nsq tail`.
+
+    Raises:
+        CliError: it could not be done.
+    """
+    target = find_target(options)
+    channel = options.channel or make_channel()
+    for name in options.topics:
+        if not is_valid_topic_name(name) and not _PATTERN & set(name):
+            raise CliError(f"not the name of a topic: {name!r}", ExitCode.USAGE)
+    if not is_valid_channel_name(channel):
+        raise CliError(f"not the name of a channel: {channel!r}", ExitCode.USAGE)
+    if options.channel and not is_ephemeral(channel) and sys.stdout.isatty():
+        note(f"nsq: messages that are shown leave channel {channel}", is_quiet=options.quiet)
+    plan = Plan(
+        options.topics,
+        channel,
+        formats.make_format(options),
+        formats.make_filter(options),
+        options.count,
+        wait_s=options.wait,
+        is_until_empty=options.until_empty,
+        max_in_flight=options.max_in_flight,
+        consumer_options=consumer_options(options, target),
+    )
+    return loop.run(Tail(plan, target, options.timeout).run(), is_verbose=options.verbose)
+
+
+def consumer_options(options: argparse.Namespace, target: Target) -> dict[str, Any]:
+    """Return the keyword arguments of a consumer.
+
+    Raises:
+        CliError: flags contradict each other.
+    """
+    if options.max_attempts and not options.dead_letter:
+        raise CliError("--max-attempts needs --dead-letter TOPIC", ExitCode.USAGE)
+    compression = "snappy" if options.snappy else "deflate" if options.deflate else None
+    return {
+        **target.connection_options(),
+        "msg_timeout": options.msg_timeout,
+        "sample_rate": options.sample,
+        "max_attempts": options.max_attempts,
+        "dead_letter_topic": options.dead_letter,
+        "compression": compression,
+        "user_agent": "nsq-tail",
+        "backoff": None,
+    }
+
+
+class Tail:
+    """One run: a consumer for each topic, one stdout for all."""
+
+    def __init__(self, plan: Plan, target: Target, timeout_s: float) -> None:
+        """Prepare; `run` connects."""
+        self._plan = plan
+        self._target = target
+        self._timeout_s = timeout_s
+        self._shown = 0
+        self._shown_by_topic: dict[str, int] = {}
+        self._stop = asyncio.Event()
+        self._printing = asyncio.Lock()
+        self._last_at = 0.0
+        self._code = ExitCode.DONE
+        self._failure: BaseException | None = None
+
+    async def run(self) -> int:
+        """Show messages until the end; return the exit code.
+
+        Raises:
+            CliError: no nsqd lets this consumer in.
+        """
+        running = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            running.add_signal_handler(number, self._interrupted)
+        self._last_at = running.time()
+        topics = await self._find_topics()
+        consumers = [self._make_consumer(topic) for topic in topics]
+        for consumer in consumers:
+            consumer.start()
+        tasks = [
+            running.create_task(self._follow(*each)) for each in zip(topics, consumers, strict=True)
+        ]
+        watching = running.create_task(self._watch(topics))
+        try:
+            await self._stop.wait()
+        finally:
+            watching.cancel()
+            await asyncio.gather(*(consumer.close() for consumer in consumers))
+            await asyncio.gather(watching, *tasks, return_exceptions=True)
+        if isinstance(self._failure, NsqError):
+            is_auth = isinstance(self._failure, AuthError)
+            code = ExitCode.FORBIDDEN if is_auth else ExitCode.FAILED
+            raise CliError(str(self._failure), code)
+        if self._failure is not None:
+            raise self._failure
+        return self._code
+
+    def _make_consumer(self, topic: str) -> Consumer:
+        plan = self._plan
+        in_flight = min(plan.max_in_flight, plan.count) if plan.count else plan.max_in_flight
+        return Consumer(
+            topic,
+            plan.channel,
+            nsqd=self._target.tcp_addresses,
+            lookupd=self._target.lookupds,
+            max_in_flight=in_flight,
+            **(plan.consumer_options or {}),
+        )
+
+    async def _find_topics(self) -> list[str]:
+        """Return the topics, patterns resolved."""
+        names = [topic for topic in self._plan.topics if not _PATTERN & set(topic)]
+        patterns = [topic for topic in self._plan.topics if topic not in names]
+        if patterns:
+            async with Cluster(self._target, self._timeout_s) as cluster:
+                stats = await cluster.find_stats(await cluster.find_nodes())
+            known = {
+                str(topic["topic_name"])
+                for outcome in stats
+                if outcome.error is None
+                for topic in outcome.answer.get("topics") or []
+            }
+            names += sorted(
+                name for name in known if any(fnmatch.fnmatchcase(name, p) for p in patterns)
+            )
+        if not names:
+            raise CliError("no such topic", ExitCode.MISSING)
+        return list(dict.fromkeys(names))
+
+    async def _follow(self, topic: str, consumer: Consumer) -> None:
+        try:
+            async for batch in consumer.batches(_BATCH_COUNT, 0.0):
+                async with self._printing:
+                    await self._print(topic, consumer, batch)
+                if self._stop.is_set():
+                    return
+        except (NsqError, OSError) as error:
+            self._failure = error
+            self._stop.set()
+
+    async def _print(self, topic: str, consumer: Consumer, batch: Batch) -> None:
+        """Print the messages of a batch, then finish them; those too many go back."""
+        plan = self._plan
+        running = asyncio.get_running_loop()
+        self._last_at = running.time()
+        wanted: list[Message] = list(batch)
+        if plan.is_wanted is not None:
+            wanted = [message for message in wanted if plan.is_wanted(message)]
+        room = self._room(topic)
+        too_many = [] if room is None else wanted[room:]
+        wanted = wanted if room is None else wanted[:room]
+        if wanted:
+            data = b"".join(map(plan.show, wanted))
+            # In a thread: a reader that waits must not keep heartbeats from being answered.
+            await loop.in_thread(write_all, data)
+        for message in too_many:
+            if not message.is_answered:
+                message.req(0, backoff=False)
+        self._shown += len(wanted)
+        self._shown_by_topic[topic] = self._shown_by_topic.get(topic, 0) + len(wanted)
+        room = self._room(topic)
+        if room is not None:
+            # Before the FINs, which would have nsqd send messages that are not wanted any more.
+            consumer.set_max_in_flight(min(room, plan.max_in_flight))
+        batch.fin()
+        if room == 0:
+            self._stop.set()
+
+    def _room(self, topic: str) -> int | None:
+        """Return how many messages may still be shown; None for any number."""
+        plan = self._plan
+        if not plan.count:
+            return None
+        shown = self._shown_by_topic.get(topic, 0) if plan.is_count_per_topic else self._shown
+        return max(0, plan.count - shown)
+
+    async def _watch(self, topics: list[str]) -> None:
+        """End it after silence, or when the channels are empty."""
+        plan = self._plan
+        running = asyncio.get_running_loop()
+        if plan.wait_s is None and not plan.is_until_empty:
+            return
+        while True:
+            await asyncio.sleep(min(_EMPTY_POLL_S, plan.wait_s or _EMPTY_POLL_S))
+            silent_s = running.time() - self._last_at
+            is_over = plan.wait_s is not None and silent_s >= plan.wait_s
+            if not is_over and plan.is_until_empty and silent_s >= _EMPTY_POLL_S:
+                is_over = await self._are_empty(topics)
+            if is_over:
+                if plan.count and self._shown < plan.count:
+                    self._code = ExitCode.TIMEOUT
+                self._stop.set()
+                return
+
+    async def _are_empty(self, topics: list[str]) -> bool:
+        async with Cluster(self._target, self._timeout_s) as cluster:
+            stats = await cluster.find_stats(await cluster.find_nodes())
+        failed = [outcome for outcome in stats if outcome.error is not None]
+        if failed:
+            self._failure = NsqError(f"{failed[0].server}: {failed[0].error}")
+            return True
+        found = [topic for each in stats for topic in each.answer["topics"] or []]
+        left = 0
+        for topic in found:
+            if topic["topic_name"] in topics:
+                left += int(topic["depth"])
+                for channel in topic["channels"] or []:
+                    if channel["channel_name"] == self._plan.channel:
+                        left += int(channel["depth"]) + int(channel["in_flight_count"])
+        return not left
+
+    def _interrupted(self) -> None:
+        if self._stop.is_set():
+            os._exit(ExitCode.INTERRUPTED)
+        self._stop.set()
+
+
+def write_all(data: bytes) -> None:
+    """Write to stdout, past Python's buffer, whose lock a blocked thread would keep at the end."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(1, view) :]

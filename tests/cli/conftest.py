@@ -1,0 +1,139 @@
+"""The commands as processes, against nsqd as a process: ours, and Go's where it is on PATH."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.daemon_process import (
+    LOOKUPD,
+    OURS,
+    REPOSITORY,
+    DaemonProcess,
+    WaitingDaemon,
+    find_go_program,
+)
+
+MODULES = {
+    "nsq": "nsqd.cli.main",
+    "nsq_tail": "nsqd.cli.go.tail",
+    "nsq_stat": "nsqd.cli.go.stat",
+    "to_nsq": "nsqd.cli.go.to_nsq",
+}
+PATIENCE_S = 40.0
+
+Done = subprocess.CompletedProcess[bytes]
+
+
+def command(program: str, *argv: str) -> list[str]:
+    """The command line of one of our programs."""
+    call = f"import sys; from {MODULES[program]} import main; sys.exit(main())"
+    return [sys.executable, "-c", call, *argv]
+
+
+def environment(home: Path) -> dict[str, str]:
+    """An environment without settings of the machine."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("NSQ")}
+    return {**kept, "XDG_CONFIG_HOME": str(home), "PYTHONPATH": str(REPOSITORY), "TZ": "UTC"}
+
+
+class Shell:
+    """Runs commands to their end."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+
+    def run(self, program: str, *argv: str, stdin: bytes = b"", code: int | None = 0) -> Done:
+        """Run a command; its exit code must be this."""
+        done = subprocess.run(
+            command(program, *argv) if program in MODULES else [program, *argv],
+            input=stdin,
+            capture_output=True,
+            timeout=PATIENCE_S,
+            check=False,
+            cwd=self.home,
+            env=environment(self.home),
+        )
+        assert code is None or done.returncode == code, (argv, done)
+        return done
+
+    def nsq(self, *argv: str, stdin: bytes = b"", code: int = 0) -> str:
+        """Run `nsq`; return its stdout."""
+        return self.run("nsq", *argv, stdin=stdin, code=code).stdout.decode()
+
+    def start(self, program: str, *argv: str) -> "subprocess.Popen[bytes]":
+        """Start a command."""
+        return subprocess.Popen(
+            command(program, *argv),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=self.home,
+            env=environment(self.home),
+        )
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    """Commands with a home of their own."""
+    home = tmp_path / "home"
+    home.mkdir()
+    return Shell(home)
+
+
+@pytest.fixture(params=["ours", "go"])
+def daemon_command(request: pytest.FixtureRequest) -> list[str]:
+    """The command of an nsqd."""
+    if request.param == "ours":
+        return list(OURS)
+    path = find_go_program("nsqd")
+    if path is None:
+        pytest.skip("Go's nsqd is not on PATH")
+    return [path]
+
+
+@pytest.fixture
+def daemon(daemon_command: list[str], tmp_path: Path) -> Iterator[DaemonProcess]:
+    """nsqd of either kind."""
+    with DaemonProcess(tmp_path / "nsqd", command=daemon_command) as nsqd:
+        yield nsqd
+
+
+@pytest.fixture
+def our_daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
+    """nsqd of ours."""
+    with DaemonProcess(tmp_path / "nsqd") as nsqd:
+        yield nsqd
+
+
+@pytest.fixture
+def lookupd(tmp_path: Path) -> Iterator[WaitingDaemon]:
+    """nsqlookupd."""
+    with WaitingDaemon(tmp_path / "lookupd", command=LOOKUPD) as daemon:
+        yield daemon
+
+
+def node(daemon: DaemonProcess) -> str:
+    """The argument of -a."""
+    return f"127.0.0.1:{daemon.tcp_port}:{daemon.http_port}"
+
+
+FindTool = Callable[[str], str]
+
+
+@pytest.fixture
+def find_go_tool() -> FindTool:
+    """Return the path of a tool of Go, or skip the test."""
+
+    def find(name: str) -> str:
+        for directory in os.get_exec_path():
+            path = shutil.which(name, path=directory)
+            if path is not None and Path(path).read_bytes()[:4] == b"\x7fELF":
+                return path
+        pytest.skip(f"Go's {name} is not on PATH")
+
+    return find

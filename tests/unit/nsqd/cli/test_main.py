@@ -1,0 +1,58 @@
+"""The command itself: help, mistakes, imports."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from nsqd.cli.main import COMMANDS, main
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"  {name} " in shown for name in COMMANDS)
+    assert main([]) == 2
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_within_80_columns(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+    with pytest.raises(SystemExit) as ended:
+        main([name, "--help"])
+
+    assert ended.value.code == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 90
+
+
+def test_mistakes_are_exit_2_and_get_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tial"]) == 2
+    assert "did you mean tail?" in capsys.readouterr().err
+    assert main(["tail"]) == 2
+    assert main(["pub", "t", "--nonsense"]) == 2
+    assert main(["tail", "--json"]) == 2
+    assert json.loads(capsys.readouterr().err.splitlines()[-1])["code"] == 2
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["version", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["nsq"] == "1.3.0"
+
+
+LIST = (
+    "import sys; from nsqd.cli.main import main; main({!r}); print(*sys.modules, file=sys.stderr)"
+)
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["version"], ["context", "ls", "--json"]])
+def test_small_commands_import_little(argv: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LIST.format(argv)], capture_output=True, text=True, check=True
+    )
+
+    loaded = set(done.stderr.split())
+    assert not loaded & {"rich", "asyncio", "uvloop", "nsqd.client", "nsqd.broker.topic"}

@@ -1,0 +1,50 @@
+"""Tables and text for people."""
+
+import io
+
+import pytest
+
+from nsqd.cli import output
+
+
+def test_a_table_is_aligned_and_plain_when_piped(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_table(("name", "depth"), [("a", 1_234_567), ("longer\x1b", 8)])
+
+    assert capsys.readouterr().out == (
+        "name            depth\na           1,234,567\nlonger\\x1b          8\n"
+    )
+
+
+def test_tabs_have_no_separators_of_thousands(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_table(("name", "depth"), [("a\tb", 1234)], is_tsv=True)
+
+    assert capsys.readouterr().out == "name\tdepth\na\\tb\t1234\n"
+
+
+def test_an_empty_table_has_its_heads(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_table(("name", "depth"), [])
+
+    assert capsys.readouterr().out == "name  depth\n"
+
+
+def test_colour_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, pipe = io.StringIO(), io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+    assert output.has_colour(terminal)
+    assert not output.has_colour(pipe)
+    assert output.has_colour(pipe, "always")
+    assert not output.has_colour(terminal, "never")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not output.has_colour(terminal)
+
+
+def test_sizes_for_people() -> None:
+    assert [output.show_bytes(size) for size in (0, 999, 1900, 2_500_000, 3 * 10**12)] == [
+        "0 B",
+        "999 B",
+        "1.9 kB",
+        "2.5 MB",
+        "3.0 TB",
+    ]
