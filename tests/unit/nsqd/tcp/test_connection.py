@@ -54,6 +54,16 @@ def test_a_refused_connection_has_no_deadline_and_counts_until_it_is_lost() -> N
     assert len(connections) == 1
 
 
+def test_every_read_of_commands_is_told() -> None:
+    reads: list[None] = []
+    rig = ConnectionRig(on_read=lambda: reads.append(None))
+    reads.clear()
+
+    rig.send(b"NOP\n", pub(b"x"), b"NOP\nNOP\n")
+
+    assert len(reads) == 3
+
+
 @pytest.mark.parametrize("sent", [b"", b" ", b"  V"])
 def test_the_magic_has_a_deadline(sent: bytes) -> None:
     rig = ConnectionRig(magic=sent, handshake_timeout_s=10.0)

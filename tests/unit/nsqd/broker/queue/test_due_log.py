@@ -145,3 +145,15 @@ def test_unread_messages_that_are_not_due_are_counted(tmp_path: Path) -> None:
     assert DueLog(tmp_path, "t:c", NOW_NS).count_early(NOW_NS) == 3
     log.remove()
     assert log.count_early(NOW_NS) == 0
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_a_message_has_a_due_time_as_often_as_it_was_noted(tmp_path: Path, count: int) -> None:
+    log = DueLog(tmp_path, "t:c", NOW_NS)
+    for _ in range(count):
+        log.add([FIRST], NOW_NS + SECOND_NS, NOW_NS, are_unread=True)
+
+    for each in (log, DueLog(tmp_path, "t:c", NOW_NS)):
+        assert [each.pop(FIRST) for _ in range(count)] == [NOW_NS + SECOND_NS] * count
+        assert each.pop(FIRST) == 0
+        assert each.unread == {}
