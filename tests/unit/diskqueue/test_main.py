@@ -126,6 +126,16 @@ def test_salvage_writes_a_good_segment(tmp_path: Path, capsys: pytest.CaptureFix
     assert numbers(drain(DiskQueue(tmp_path, "t"))) == [0, 1]
 
 
+def test_salvaged_records_are_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_segment(tmp_path, 0, records(0, 3) + b"\xff" * 10)
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.fstat(fd).st_size))
+
+    assert main(["salvage", str(path)]) == 1
+
+    assert len(records(0, 3)) in synced
+
+
 def test_salvaged_records_are_delivered_as_the_help_says(tmp_path: Path) -> None:
     write_segment(tmp_path, 0, damaged_records())
     write_metadata(tmp_path, "5\n0,0\n0,160\n")

@@ -49,6 +49,18 @@ def test_a_fault_of_the_parser_itself_is_not_blamed_on_the_server() -> None:
     parser.close()
 
 
+@pytest.mark.parametrize("status", [b"100", b"103", b"199"])
+def test_the_reply_follows_an_interim_one(status: bytes) -> None:
+    parser = ReplyParser(max_head_bytes=1000, max_body_bytes=100)
+
+    parser.feed(b"HTTP/1.1 " + status + b" X\r\nA: b\r\n\r\n")
+    assert not parser.is_complete
+    parser.feed(OK)
+
+    reply = parser.reply()
+    assert (reply.status, reply.body, b"a" in reply.headers) == (200, b"ok", False)
+
+
 def test_a_body_without_a_length_ends_with_the_connection() -> None:
     parser = ReplyParser(max_head_bytes=1000, max_body_bytes=2)
     parser.feed(b"HTTP/1.1 200 OK\r\n\r\nok")
