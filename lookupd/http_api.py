@@ -30,7 +30,7 @@ from nsqd.http.server import (
     Style,
     log_request,
 )
-from nsqd.runtime.slices import join_slices
+from nsqd.runtime.slices import encode_slices
 
 # Stands in the metrics for every path that has no route; no path lacks a slash.
 OTHER_PATHS = "other"
@@ -109,13 +109,13 @@ class HttpApi:
 
     async def _nodes(self, request: Request) -> Response:
         nodes = map(_encode_node, self._registry.nodes(now=self._clock()))
-        return _json(await join_slices(_list_parts('{"producers":[', nodes, "]}")))
+        return await _json_list('{"producers":[', nodes, "]}")
 
     async def _debug(self, request: Request) -> Response:
         now = self._clock()
         entries = _DebugEntries(now)
         members = map(entries.encode_member, self._registry.registrations(now=now))
-        return _json(await join_slices(_list_parts("{", members, "}")))
+        return await _json_list("{", members, "}")
 
     def _create_topic(self, request: Request) -> Response:
         self._registry.create_topic(get_topic_name(request))
@@ -142,6 +142,11 @@ class HttpApi:
 
 def _json(body: bytes) -> Response:
     return Response(body=body, content_type=JSON_CONTENT_TYPE)
+
+
+async def _json_list(opening: str, items: Iterable[str], closing: str) -> Response:
+    parts = await encode_slices(_list_parts(opening, items, closing))
+    return Response.in_parts(parts, JSON_CONTENT_TYPE)
 
 
 def _list_parts(opening: str, items: Iterable[str], closing: str) -> Iterator[str]:

@@ -28,7 +28,7 @@ from nsqd.http.server import (
     Style,
 )
 from nsqd.node import Node
-from nsqd.runtime.slices import join_slices
+from nsqd.runtime.slices import encode_slices
 from nsqd.stats.json import render_json
 from nsqd.stats.prometheus import OPENMETRICS_FORMAT, TEXT_FORMAT, Metrics
 from nsqd.stats.snapshot import StatsQuery
@@ -134,9 +134,8 @@ class NodeRoutes:
 
     async def _show_metrics(self, request: Request) -> Response:
         is_openmetrics = b"application/openmetrics-text" in request.headers.get(b"accept", b"")
-        body = await self._metrics.render(is_openmetrics=is_openmetrics)
-        content_type = OPENMETRICS_FORMAT if is_openmetrics else TEXT_FORMAT
-        return Response(body=body, content_type=content_type)
+        parts = await self._metrics.render(is_openmetrics=is_openmetrics)
+        return Response.in_parts(parts, OPENMETRICS_FORMAT if is_openmetrics else TEXT_FORMAT)
 
     async def _stats(self, request: Request) -> Response:
         is_json = request.find("format") == "json"
@@ -149,6 +148,5 @@ class NodeRoutes:
         # A topic that was published to just now may be waiting to learn its channels.
         await self._node.registration.wait_for_topics()
         render = render_json if is_json else render_text
-        body = await join_slices(render(self._node, query, self._node.memory.read()))
-        content_type = JSON_CONTENT_TYPE if is_json else TEXT_CONTENT_TYPE
-        return Response(body=body, content_type=content_type)
+        parts = await encode_slices(render(self._node, query, self._node.memory.read()))
+        return Response.in_parts(parts, JSON_CONTENT_TYPE if is_json else TEXT_CONTENT_TYPE)

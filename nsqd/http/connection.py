@@ -515,13 +515,15 @@ class HttpConnection(asyncio.Protocol):
         date_line = service.date_line(self._time())
         if self._is_ending and not self._parser.ready:
             request.end_connection()
-        is_small = len(response.body) < LARGE_BYTES
+        is_small = len(response.body) < LARGE_BYTES and not response.more
         if not request.reply_lines and request.raw_method != b"HEAD" and is_small:
             output.send(response.encode(style, date_line))
         else:
             output.send(response.encode_head(style, date_line, request.reply_lines))
             if request.raw_method != b"HEAD":
                 output.send(response.body)
+                for part in response.more:
+                    output.send(part)
         if service.on_request is not None and not request.route.is_quiet:
             service.on_request(request, response, time.perf_counter() - started)
         if request.is_last:

@@ -38,6 +38,8 @@ OTHER = "(other)"
 
 ROWS_PER_PART = 100
 
+_END = b"# EOF\n"
+
 FINISH_TIME_NAME = "nsqd_channel_finish_time_seconds"
 FINISH_TIME_HELP = "Time from delivery to FIN; absent where nothing was finished."
 
@@ -69,8 +71,8 @@ class Metrics:
         PlatformCollector(registry=self._registry)
         GCCollector(registry=self._registry)
 
-    async def render(self, *, is_openmetrics: bool) -> bytes:
-        """Read all figures and return them in one of the two formats."""
+    async def render(self, *, is_openmetrics: bool) -> list[bytes]:
+        """Read all figures and return them in one of the two formats, in parts."""
         node = self._node
         families = TOPIC_FAMILIES
         if node.broker.archives is not None:
@@ -78,10 +80,22 @@ class Metrics:
         table = RowTable(node.options.metrics_max_queues, families)
         await gather_slices(map(table.add, read_queues(node)))
         parts = await encode_slices(table.render(is_openmetrics=is_openmetrics))
-        # Last, because OpenMetrics ends with a line that says so.
+        await gather_slices(table.free())
         generate = generate_openmetrics if is_openmetrics else generate_latest
-        parts.append(generate(self._registry))
-        return b"".join(parts)
+        texts = (generate(_Alone(metric)) for metric in self._registry.collect())
+        parts += [text.removesuffix(_END) for text in await gather_slices(texts)]
+        # Only OpenMetrics ends with a line that says so.
+        return [*parts, _END] if is_openmetrics else parts
+
+
+class _Alone(Collector):
+    """A registry of one metric: the library renders a whole registry in one go, which is 10 ms."""
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._metric
 
 
 def read_queues(node: Node) -> Iterator[TopicStats]:
@@ -134,6 +148,13 @@ class RowTable:
         for row in self._channels:
             if row.finish_times is not None:
                 yield _render_finish_times(row.labels, row.finish_times)
+
+    def free(self) -> Iterator[None]:
+        """Forget all rows, some at a time: ten thousand in one go take 10 ms."""
+        for rows in (self._topics, self._channels):
+            while rows:
+                del rows[-ROWS_PER_PART:]
+                yield
 
     def _add_to_other_topics(self, values: list[float]) -> None:
         if self._other_topics is None:

@@ -173,6 +173,18 @@ def test_a_reply_to_head_has_a_length_but_no_body(path: str, status: int) -> Non
     assert b"Content-Length: 0" not in head
 
 
+@pytest.mark.parametrize("sizes", [(3, 4), (0, 5), (10, FLUSH_BYTES, 7), (FLUSH_BYTES + 1,) * 3])
+def test_a_body_in_parts_arrives_whole_and_in_order(sizes: tuple[int, ...]) -> None:
+    app = App()
+    parts = [b"%d" % index * size for index, size in enumerate(sizes)]
+    app.big = Response.in_parts(parts, "text/plain")
+    client = app.client()
+
+    client.send(get("/big") + PING)
+
+    assert client.replies() == [(200, b"".join(parts)), (200, b"OK")]
+
+
 def test_connection_close_is_said_and_done() -> None:
     client = App().client()
 

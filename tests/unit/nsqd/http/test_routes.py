@@ -5,6 +5,7 @@ from nsqd.http.routes import (
     MAX_CACHED_TARGET_BYTES,
     MAX_CACHED_TARGETS,
     OK,
+    TEXT_CONTENT_TYPE,
     HttpError,
     Request,
     Response,
@@ -273,3 +274,13 @@ def test_a_failed_assertion_passes_through() -> None:
 
     with pytest.raises(AssertionError):
         answer(request, broken, request)
+
+
+def test_a_body_in_parts_is_as_long_as_all_of_them() -> None:
+    response = Response.in_parts([b"one", b"two", b"three"], TEXT_CONTENT_TYPE)
+
+    head = response.encode_head(Style.V1, b"")
+
+    assert b"Content-Length: 11\r\n" in head
+    assert b"Content-Type: text/plain; charset=utf-8\r\n" in head
+    assert (response.body, list(response.more)) == (b"one", [b"two", b"three"])
