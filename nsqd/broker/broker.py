@@ -5,6 +5,7 @@ it knows of options.
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -173,10 +174,23 @@ class Broker:
             topic.refuse_publishes(refusal)
 
     def free_room(self) -> None:
-        """Have every queue free the room on disk that it can spare: other queues need it."""
-        for topic in self.topics.values():
-            for queue in topic.queues():
-                queue.backend.free_room()
+        """Have every queue free the room on disk that it can spare: other queues need it.
+
+        In slices: a node has thousands of queues, and is asked to every second while room is short.
+        """
+        topics = iter(list(self.topics.values()))
+
+        def free_some() -> bool:
+            end = self._scheduler.slice_end()
+            for topic in topics:
+                for queue in topic.queues():
+                    queue.backend.free_room()
+                if time.perf_counter() >= end:
+                    return True
+            return False
+
+        if free_some():
+            self._scheduler.share(free_some)
 
     def load(
         self,

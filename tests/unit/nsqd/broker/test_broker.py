@@ -450,6 +450,24 @@ def test_a_queue_whose_metadata_could_not_be_removed_is_found_again(
     assert again.client().bodies == numbers(4, start=10)
 
 
+def test_room_is_freed_in_slices(tmp_path: Path) -> None:
+    rig = BrokerRig(tmp_path, mem_queue_size=0)
+    for name in ("a", "b", "c", "d"):
+        client = rig.client(topic=name)
+        rig.publish(*numbers(3), topic=name)
+        client.finish(*[delivery.message_id for delivery in client.take()])
+    rig.advance(10)
+    assert len(list(tmp_path.glob("*:c.diskqueue.000000.dat"))) == 4
+    rig.scheduler.has_tiny_slices = True
+
+    rig.broker.free_room()
+    rig.scheduler.turn()
+    rig.broker.delete_topic("d")  # between two slices
+    rig.advance(10)
+
+    assert not list(tmp_path.glob("*.diskqueue.000000.dat"))
+
+
 def _refuse(*_arguments: object, **_options: object) -> int:
     raise OSError(errno.EPERM, "Operation not permitted")
 
