@@ -30,10 +30,13 @@ class LookupChanges:
         self._topics = topics
         self._changes: dict[str, _TopicChanges] = {}
         self._count = 0
+        # Topics still to be registered after a connection was made, as their names were then: to
+        # note thousands of them one by one would take milliseconds.
+        self._unregistered: list[str] = []
 
     def __len__(self) -> int:
         """Return the number of names noted."""
-        return self._count
+        return self._count + len(self._unregistered)
 
     def note(self, topic: str, channel: str | None) -> None:
         """Note that a topic (channel None) or channel has come or gone, after the fact."""
@@ -50,13 +53,13 @@ class LookupChanges:
     def note_everything(self) -> None:
         """Note all topics anew, for an nsqlookupd that has just been connected to."""
         self.clear()
-        for name in self._topics:
-            self._ensure(name).is_new = True
+        self._unregistered = list(self._topics)[::-1]
 
     def clear(self) -> None:
         """Forget all names."""
         self._changes.clear()
         self._count = 0
+        self._unregistered.clear()
 
     def pop_commands(self, max_commands: int) -> list[bytes]:
         """Return commands for the names noted, and forget these names, topic by topic.
@@ -64,6 +67,10 @@ class LookupChanges:
         There are more than `max_commands` only if one topic alone needs more.
         """
         commands: list[bytes] = []
+        while self._unregistered and len(commands) < max_commands:
+            topic = self._topics.get(self._unregistered.pop())
+            if topic is not None:
+                commands.extend(_register(topic))
         while self._changes and len(commands) < max_commands:
             name = next(iter(self._changes))
             changes = self._changes.pop(name)
