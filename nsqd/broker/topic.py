@@ -129,7 +129,8 @@ class Topic:
         count = len(bodies)
         now_ns = self._scheduler.wall_time_ns()
         if count > SEQUENCE_COUNT and not delay_s:
-            return self._line.publish_large(bodies, now_ns)
+            needs_records = self.archive is not None
+            return self._line.publish_large(bodies, now_ns, needs_records=needs_records)
         if self.bounds is not None:
             self.bounds.admit(bodies)
         if not count:
@@ -203,7 +204,7 @@ class Topic:
         self.message_bytes += publish.size_bytes
         if self.archive is not None:
             for part in publish.parts:
-                self.archive.add(part.batch)
+                self.archive.add(part.batch, None if part.chunk is None else part.chunk.data)
         if self.bounds is not None:
             self.bounds.trim_soon()
         self._rearrange()

@@ -12,10 +12,10 @@ it was slow, a longer while each time.
 from collections.abc import Callable
 
 # An append on the loop that took so long was not one to the page cache.
-SLOW_S = 0.01
+SLOW_S = 0.02
 # In a thread it is measured with the time until the loop gives the interpreter back, which takes
 # 5 ms and more; and it may be large.
-SLOW_JOB_S = 0.025
+SLOW_JOB_S = 0.05
 MIN_BYTES_PER_S = 100e6
 # How long a disk is watched after it was slow.
 MIN_WARY_S = 1.0

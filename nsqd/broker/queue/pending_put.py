@@ -21,17 +21,18 @@ from nsqd.broker.queue.batch import AnyBatch
 class Part:
     """A batch on its way into queues, and its records for those that write them to disk."""
 
-    __slots__ = ("_chunk", "batch")
+    __slots__ = ("batch", "chunk")
 
     def __init__(self, batch: AnyBatch) -> None:
         self.batch = batch
-        self._chunk: RecordChunk | None = None
+        # All messages as disk records, when they have been encoded.
+        self.chunk: RecordChunk | None = None
 
     def encode(self) -> RecordChunk:
         """Return all messages as disk records; the first call makes them."""
-        if self._chunk is None:
-            self._chunk = RecordChunk(*self.batch.records(0, len(self.batch.bodies)))
-        return self._chunk
+        if self.chunk is None:
+            self.chunk = RecordChunk(*self.batch.records(0, len(self.batch.bodies)))
+        return self.chunk
 
 
 class PendingPut:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nsqd.broker.archive.archive import Archive
 from nsqd.broker.errors import ClosedError, DepthLimitError
 from nsqd.broker.publish_line import (
     LINE_MAX_BYTES,
@@ -18,6 +19,7 @@ from nsqd.broker.publish_line import (
     Preparation,
     Publish,
 )
+from nsqd.broker.queue.batch import RECORD_OVERHEAD_BYTES, AnyBatch
 from nsqd.broker.queue.ids import SEQUENCE_COUNT, MessageIdFactory
 from nsqd.config.limits import Limits
 from tests.support.broker_rig import BrokerRig
@@ -356,7 +358,7 @@ def test_parts_are_bounded_in_count_and_bytes() -> None:
     for batch in batches:
         assert len(batch.bodies) <= PART_MAX_COUNT
         assert len(batch.bodies) == 1 or batch.body_bytes <= PART_MAX_BYTES
-    assert len(batches) < 10
+    assert len(batches) < 15
 
 
 def test_a_large_publish_is_freed_in_steps() -> None:
@@ -371,3 +373,29 @@ def test_a_large_publish_is_freed_in_steps() -> None:
 
     assert steps == 3
     assert not publish.parts
+
+
+@pytest.mark.parametrize("mem_queue_size", [0, 100_000])
+def test_history_has_all_of_it(tmp_path: Path, mem_queue_size: int) -> None:
+    rig = in_slices(BrokerRig(tmp_path, mem_queue_size=mem_queue_size))
+    rig.channel("a")
+    topic = rig.topic()
+    topic.archive = archive = RecordingArchive()
+
+    rig.publish(*BODIES)
+
+    assert archive.bodies == BODIES
+    assert archive.record_bytes == (5 + RECORD_OVERHEAD_BYTES) * LARGE, "all records are shared"
+
+
+class RecordingArchive(Archive):
+    """Notes the batches, and whether their records came with them."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        self.record_bytes = 0
+
+    def add(self, batch: AnyBatch, records: bytes | None = None) -> None:
+        """Note a batch."""
+        self.bodies += batch.bodies
+        self.record_bytes += len(records or b"")

@@ -45,6 +45,21 @@ def test_every_publish_is_kept_as_it_is_delivered(rig: ArchiveRig) -> None:
     assert {message.attempts for message in kept} == {0}
 
 
+@pytest.mark.parametrize("has_channel", [False, True])
+def test_large_publishes_are_kept_in_order(rig: ArchiveRig, *, has_channel: bool) -> None:
+    if has_channel:
+        rig.channel("c")
+    rig.scheduler.has_tiny_slices = True
+    bodies = [b"%05d" % number for number in range(6000)]
+
+    rig.publish(b"first")
+    rig.publish(*bodies)
+    rig.publish(b"last")
+    rig.advance(SYNC_S + 1)
+
+    assert rig.bodies() == [b"first", *bodies, b"last"]
+
+
 def test_topics_without_channels_and_paused_ones_are_kept(rig: ArchiveRig) -> None:
     rig.publish(b"a", topic="lonely")
     rig.channel("c", "paused")
