@@ -75,7 +75,7 @@ def find_spans(
             resume = shape.find_next(position + 1)
             yield Span(position, resume, is_kept=False)
             position = resume
-        elif shape.is_followed(end):
+        elif shape.is_followed(end) and not shape.has_swallowed(position, end):
             yield Span(position, end, is_kept=True)
             position = end
         else:
@@ -145,6 +145,11 @@ class Shape:
             (length,) = PREFIX.unpack_from(self._data, end)
             return bool(HEADER_BYTES <= length <= self._max_record_bytes)
         return len(self._data) - end < START_BYTES
+
+    def has_swallowed(self, position: int, end: int) -> bool:
+        """Tell whether a record that leads into the last bytes of the data holds other records."""
+        left = len(self._data) - end
+        return 0 < left < START_BYTES and self.find_next(position + 1, crossing=end) < end
 
     def find_next(self, position: int, crossing: int = 0) -> int:
         """Return the next place where records start, or the end of the data.

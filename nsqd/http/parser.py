@@ -360,6 +360,8 @@ class RequestParser:
         lines = [b"%b %b HTTP/%b" % (request.raw_method, request.target.raw, version)]
         if not self._llhttp.should_keep_alive():
             lines.append(b"connection: close")
+            # llhttp takes no more input after a head that closes.
+            self._llhttp = httptools.HttpRequestParser(self)
         lines += [
             b"%b: %b" % (name, value)
             for name, value in request.headers.items()

@@ -50,6 +50,14 @@ def test_length_that_swallows_the_next_records_is_seen_through() -> None:
     assert kept(bytes(data)) == [payload(number) for number in range(10) if number != 3]
 
 
+def test_length_that_leads_into_the_last_bytes_is_seen_through() -> None:
+    """No record can start where it ends, so the records inside are the proof against it."""
+    data = bytearray(records(0, 20))
+    struct.pack_into(">i", data, 16 * RECORD_BYTES, 104)
+
+    assert kept(bytes(data)) == [payload(number) for number in range(20) if number != 16]
+
+
 @pytest.mark.parametrize(
     ("message_id", "found"),
     [(b"0123456789abcdef", [b"0", b"1", b"2"]), (b"some tool's ids!", [b"0", b"1"])],

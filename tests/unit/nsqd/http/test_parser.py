@@ -238,10 +238,13 @@ def test_an_upgrade_is_ignored_and_the_body_read() -> None:
     assert not requests[0].is_last
 
 
-def test_an_upgrade_with_close_closes() -> None:
-    (request,) = parse(head(b"Connection: upgrade, close", b"Upgrade: h2c"))
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+def test_an_upgrade_with_close_closes(version: bytes) -> None:
+    start = b"POST /pub HTTP/" + version
+    lines = (b"Connection: upgrade, close", b"Upgrade: h2c", b"Content-Length: 3")
+    (request,) = parse(head(*lines, start=start) + b"abc")
 
-    assert request.is_last
+    assert (request.is_last, request.body, reply_to(request).status) == (True, b"abc", 200)
 
 
 def test_many_upgrades_in_one_read_are_ignored() -> None:
