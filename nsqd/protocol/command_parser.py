@@ -173,7 +173,7 @@ class CommandParser:
             FatalClientError: with the code and text for the client.
             LineTooLongError: the connection is to be closed without a word.
         """
-        if self.has_more:
+        if self._position < len(self._data) or self.has_more:
             try:
                 command = self._read_next()
             except _Incomplete as incomplete:

@@ -348,20 +348,21 @@ class V2Connection(asyncio.Protocol):
     def _run_slice(self) -> bool:
         """Run commands until the slice ends, or one has to wait; return whether some are left."""
         end = self._turns.slice_end()
-        parser = self.parser
         stream = self.stream
-        while self._parked is None and self._phase is _OPEN:
-            if not parser.has_more:
-                if not stream.has_pending:
-                    return False
-                stream.feed(b"")
-            self._run_commands(end)
+        while self._run_commands(end):
+            if not stream.has_pending:
+                return False
+            stream.feed(b"")
             if clock() >= end:
                 break
-        return parser.has_more or stream.has_pending
+        return self.parser.has_more or stream.has_pending
 
-    def _run_commands(self, end: float) -> None:
-        """Run the commands that are there until the slice ends; reply in one write."""
+    def _run_commands(self, end: float) -> bool:
+        """Run the commands that are there until the slice ends; reply in one write.
+
+        Returns:
+            Whether the parser has no more.
+        """
         next_command = self.parser.next_command
         is_logged = logger.isEnabledFor(logging.DEBUG)
         has_rights = self.auth.state is not None
@@ -369,7 +370,7 @@ class V2Connection(asyncio.Protocol):
             while self._parked is None and self._phase is _OPEN:
                 command = next_command()
                 if command is None:
-                    break
+                    return True
                 if is_logged and type(command) not in _UNLOGGED:
                     text = commands.describe(command)
                     logger.debug("PROTOCOL(V2): [%s] %s", self.remote_address, text)
@@ -379,6 +380,7 @@ class V2Connection(asyncio.Protocol):
                     self.run(command)
                 if clock() >= end:
                     break
+            return False
         finally:
             self.replies.flush()
 
