@@ -2,8 +2,9 @@
 
 A `DiskBackend` owns a DiskQueue (records), a DueLog (due times of deferred messages) and a
 SyncSchedule (when both become durable). Appends and reads run on the event loop (2 us against 67 us
-through a thread), syncs in threads. Emptying forgets all records at once, and the sync that makes
-that durable removes their files.
+through a thread), but for large appends and those to a disk that is slow (`aside`, `pace`). Syncs
+run in threads. Emptying forgets all records at once, and the sync that makes that durable removes
+their files.
 
 A queue that is deleted is emptied in the same way, and is *leaving* until that sync has ended. If a
 queue of the same name is made meanwhile, it is this one, which stays. So no thread ever removes
