@@ -9,7 +9,7 @@ CI_JOBS ?= 2
 MINUTES ?= 30
 
 .DEFAULT_GOAL := help
-.PHONY: help run test coverage lint format bench soak cluster bench-spark fuzz java clean
+.PHONY: help run test coverage lint format bench bench-clients soak cluster bench-spark fuzz java clean
 
 help: ## list these targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ format: $(VENV)/.test ## lay the code out
 
 bench: $(VENV)/.run ## measure (ARGS=fairness: how long clients wait; ARGS='--against "CMD or host:port"': two in turns)
 	$(BIN)/python -m bench $(ARGS)
+
+bench-clients: $(VENV)/.test ## measure nsqd.client and nsq, with pynsq and Go's tools (ARGS="--against nsqd")
+	$(BIN)/python -m bench.clients $(ARGS)
 
 soak: $(VENV)/.test ## kill nsqd and cut its power for MINUTES=30 (SEED=kill-1 plays one round again)
 	$(BIN)/python -m tests.crash.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)

@@ -33,7 +33,7 @@ EXAMPLES: Final = {
   zcat orders.gz | nsq pub orders
   nsq pub orders -n 1000 '{"number": {n}, "id": "{uuid}"}' --rate 100"""
 }
-_READ_BYTES: Final = 256 << 10
+_READ_BYTES: Final = 1 << 20
 _READS_AHEAD: Final = 4
 _MAX_PIECE_BYTES: Final = 64 << 20
 _SIZE: Final = struct.Struct(">i")

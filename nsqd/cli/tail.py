@@ -8,6 +8,7 @@ import fnmatch
 import os
 import random
 import signal
+import stat
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ EXAMPLES: Final = {
   nsq tail orders --channel audit -n 10 --json
   nsq tail orders --where amount>100 --format '%T %a %s\\n'"""
 }
-_BATCH_COUNT: Final = 500
+_BATCH_COUNT: Final = 2500
 _EMPTY_POLL_S: Final = 0.2
 _PATTERN: Final = frozenset("*?[")
 
@@ -131,6 +132,7 @@ class Tail:
         self._last_at = 0.0
         self._code = ExitCode.DONE
         self._failure: BaseException | None = None
+        self._can_block = can_block(1)
 
     async def run(self) -> int:
         """Show messages until the end; return the exit code.
@@ -220,8 +222,11 @@ class Tail:
         wanted = wanted if room is None else wanted[:room]
         if wanted:
             data = b"".join(map(plan.show, wanted))
-            # In a thread: a reader that waits must not keep heartbeats from being answered.
-            await loop.in_thread(write_all, data)
+            if self._can_block:
+                # In a thread: a reader that waits must not keep heartbeats from being answered.
+                await loop.in_thread(write_all, data)
+            else:
+                write_all(data)
         for message in too_many:
             if not message.is_answered:
                 message.req(0, backoff=False)
@@ -282,6 +287,13 @@ class Tail:
         if self._stop.is_set():
             os._exit(ExitCode.INTERRUPTED)
         self._stop.set()
+
+
+def can_block(descriptor: int) -> bool:
+    """Say whether writes may wait for a reader: of a pipe, a socket, a terminal."""
+    mode = os.fstat(descriptor).st_mode
+    is_null = stat.S_ISCHR(mode) and not os.isatty(descriptor)
+    return not (stat.S_ISREG(mode) or is_null)
 
 
 def write_all(data: bytes) -> None:

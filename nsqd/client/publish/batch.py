@@ -86,8 +86,10 @@ class Batch:
     def succeed(self) -> None:
         """Tell the publishers that nsqd said OK."""
         for future in self.futures:
-            if not future.done():
+            try:
                 future.set_result(None)
+            except asyncio.InvalidStateError:
+                continue  # Cancelled, or told of a timeout.
 
     def fail(self, error: Exception) -> None:
         """Tell the publishers; each gets a copy, as raising an error adds to its traceback."""

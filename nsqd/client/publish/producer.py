@@ -168,7 +168,10 @@ class Producer:
             queue = self._queues[0]
             if not queue.has_room(1, len(body)):
                 await queue.wait_for_room(1, len(body), timeout_s)
-            await self._add(queue, topic, body, defer, timeout_s)
+            if defer is None and timeout is None and not self._is_closed:
+                await queue.add(topic, body, timeout_s)  # The usual call, in few steps.
+            else:
+                await self._add(queue, topic, body, defer, timeout_s)
             return
         await asyncio.gather(
             *(

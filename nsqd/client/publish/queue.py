@@ -116,22 +116,21 @@ class PublishQueue:
         """
         size = len(body)
         bounds = self.bounds
-        if topic not in self._known_topics:
+        batch = self._open.get(topic)
+        if batch is None:
             self.check_topic(topic)
         if not 0 < size <= bounds.max_message_bytes:
             self.check_size(size)
         future = self._create_future()
-        now = self._now()
-        batch = self._open.get(topic)
         if (
             batch is None
             or defer_ms
             or batch.timeout_s != timeout_s
             or len(batch.bodies) >= bounds.max_batch_count
             or batch.body_bytes + size > bounds.max_batch_bytes
-            or now - batch.created_at > timeout_s * _OPEN_SHARE
+            or self._now() - batch.created_at > timeout_s * _OPEN_SHARE
         ):
-            batch = Batch(topic, now, timeout_s, defer_ms=defer_ms)
+            batch = Batch(topic, self._now(), timeout_s, defer_ms=defer_ms)
             self._waiting.append(batch)
             if not defer_ms:
                 self._open[topic] = batch

@@ -1,0 +1,25 @@
+"""The benchmark of the client runs; what it measures is up to the machine."""
+
+import pytest
+
+from bench import clients
+from bench.daemon_process import own_target, running
+
+
+@pytest.mark.timeout(120)
+def test_every_case_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PUBLISHING", "CONSUMING"):
+        small = tuple((text, case, 2000, bar) for text, case, _, bar in getattr(clients, name))
+        monkeypatch.setattr(clients, name, small)
+    monkeypatch.setattr(clients, "_PYNSQ_COUNT", 200)
+
+    with running(own_target("ours"), ()) as daemon:
+        library = clients.measure_library(daemon, 1)
+        commands = clients.measure_commands(daemon, 500)
+
+    assert [name for name, _, bar in library if bar is not None] == [
+        *(each[0] for each in clients.PUBLISHING),
+        *(each[0] for each in clients.CONSUMING),
+    ]
+    assert all(rate > 0 for _, rate, _ in library)
+    assert {"nsq pub", "nsq tail"} <= {name for name, _, _ in commands}
