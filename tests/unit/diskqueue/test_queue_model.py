@@ -281,7 +281,11 @@ class QueueMachine(RuleBasedStateMachine):
     @rule()
     def forget(self) -> None:
         self.queue.forget_all()
-        self.ghosts += self.records
+        # An append that is under way may be there after a crash, too.
+        self.ghosts += [
+            *self.records,
+            *(data for data in self.appending if data not in self.records),
+        ]
         self.ordinal_shift += self.read_count
         self.forget_all()
         self.job_done = set()
@@ -334,7 +338,8 @@ class QueueMachine(RuleBasedStateMachine):
         found = drain(DiskQueue(scout, "t", max_bytes_per_file=self.max_bytes_per_file))
         shutil.rmtree(scout)
         # A crash before an append is complete may leave all of it, its beginning, or nothing.
-        half = [data for data in found if data in self.appending and data not in self.records]
+        known = {*self.records, *self.ghosts}
+        half = [data for data in found if data in self.appending and data not in known]
         assert half == self.appending[: len(half)]
         self.records += half
         again = set(found)
