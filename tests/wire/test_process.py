@@ -70,7 +70,8 @@ async def test_log_shows_the_start_and_the_stop(tmp_path: Path) -> None:  # O-9,
         address = client.local_address
         await client.close()
         process.stop()
-        lines = process.log.splitlines()
+        # A busy machine may hold up the loop, which is logged.
+        lines = [line for line in process.log.splitlines() if " LOOP: held up " not in line]
 
     header = r"\[nsqd\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} INFO: "
     texts = [re.sub(f"^{header}", "", line) for line in lines]

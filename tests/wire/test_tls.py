@@ -242,9 +242,9 @@ async def test_handshake_has_a_deadline(
     assert connection.TLS_HANDSHAKE_S == 5.0
     monkeypatch.setattr(connection, "TLS_HANDSHAKE_S", 0.2)
     client = await nsqd.connect()
-    await client.identify(tls_v1=True)
 
     with not_before(0.2):
+        await client.identify(tls_v1=True)
         client.send(sent)
         await client.expect_error(b"E_IDENTIFY_FAILED IDENTIFY failed timeout")
 

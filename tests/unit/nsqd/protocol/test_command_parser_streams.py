@@ -2,7 +2,7 @@
 
 import tracemalloc
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from struct import pack
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from nsqd.protocol import commands
+from nsqd.protocol import command_parser, commands
 from nsqd.protocol.command_lines import CommandLimits
 from nsqd.protocol.command_parser import CommandParser, LineTooLongError
 from nsqd.protocol.errors import FatalClientError
@@ -31,6 +31,14 @@ WIDE = CommandLimits(
     max_msg_size=1 << 20, max_body_size=5 << 20, max_rdy_count=2500, max_defer_ms=3600
 )
 ID = b"0123456789abcdef"
+
+
+@pytest.fixture(scope="module", autouse=True, params=[1, command_parser.MIN_AHEAD_BYTES])
+def ahead_bytes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Read the rest of a chunk in place always, or only if it is large."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command_parser, "MIN_AHEAD_BYTES", request.param)
+        yield
 
 
 def observe(chunks: Iterable[bytes], limits: CommandLimits = LIMITS) -> Outcome:
