@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.console import Progress, allow_open_files, end_on_sigterm, positive, positive_seconds
+from bench.console import Progress, allow_open_files, end_on_signals, positive, positive_seconds
 from bench.daemon_process import DaemonError, Target, own_target, parse_target, running
 from bench.fairness import command as fairness
 from bench.measure import Case, Measurement
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     rounds = options.rounds or (1 if options.quick else 3)
     allow_open_files()
-    end_on_sigterm()
+    end_on_signals()
     run = _Run(cases, targets, rounds)
     is_interrupted = False
     try:

@@ -59,9 +59,13 @@ def positive_seconds(text: str) -> float:
     return value
 
 
-def end_on_sigterm() -> None:
-    """End on SIGTERM as on Ctrl-C: by way of everything that cleans up."""
-    signal.signal(signal.SIGTERM, _interrupt)
+def end_on_signals() -> None:
+    """End on SIGTERM as on Ctrl-C: by way of everything that cleans up.
+
+    SIGINT too, as a shell has background processes ignore it.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:

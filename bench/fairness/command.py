@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.console import Progress, allow_open_files, end_on_sigterm, positive, positive_seconds
+from bench.console import Progress, allow_open_files, end_on_signals, positive, positive_seconds
 from bench.daemon_process import DaemonError, Target, own_target, parse_target
 from bench.fairness.measuring import Scale, SkippedError, measure
 from bench.fairness.row import Row
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(str(error))
     seconds = options.seconds or (QUICK_SECONDS if options.quick else SECONDS)
     allow_open_files()
-    end_on_sigterm()
+    end_on_signals()
     run = _Run(rows, targets, Scale(seconds, options.quick, options.deliver))
     is_interrupted = False
     try:

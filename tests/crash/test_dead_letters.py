@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.cluster import Cluster, Nsqd
+from tests.support.cluster import Cluster, Nsqd, wait_for
 from tests.support.daemon_process import HOST
 from tests.support.v2_client import V2Client
 
@@ -30,6 +30,11 @@ async def read_all(nsqd: Nsqd, topic: str) -> list[bytes]:
     return bodies
 
 
+async def has_dead_letters(nsqd: Nsqd) -> bool:
+    stats = await nsqd.get(f"/stats?format=json&topic={DEAD}")
+    return any(topic["message_count"] for topic in stats["topics"])
+
+
 @pytest.mark.parametrize("sync_every", [1, 2500])
 async def test_a_kill_leaves_each_message_somewhere(cluster: Cluster, sync_every: int) -> None:
     nsqd = cluster.nsqd(flags=(*FLAGS, f"--sync-every={sync_every}"))
@@ -43,6 +48,7 @@ async def test_a_kill_leaves_each_message_somewhere(cluster: Cluster, sync_every
     for _ in range(300):
         consumer.req(await consumer.read_message(), 0)
     await consumer.drain()
+    await wait_for(lambda: has_dead_letters(nsqd), wanted=True)
     nsqd.kill()
     await consumer.close()
     await nsqd.start()
