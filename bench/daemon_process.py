@@ -48,6 +48,8 @@ class Target:
     command: tuple[str, ...] = ()
     tcp: tuple[str, int] | None = None
     http: tuple[str, int] | None = None
+    # Run the code of this repository; any other command must find its own.
+    is_own: bool = False
 
     @property
     def is_startable(self) -> bool:
@@ -59,7 +61,7 @@ class Target:
 
 def own_target(label: str) -> Target:
     """The nsqd of this repository, run by this interpreter."""
-    return Target(label, (sys.executable, "-m", "nsqd"))
+    return Target(label, (sys.executable, "-m", "nsqd"), is_own=True)
 
 
 def parse_target(label: str, text: str) -> Target:
@@ -235,7 +237,10 @@ def _excerpt(lines: Sequence[str]) -> str:
 def _spawn(
     target: Target, flags: Sequence[str], log: Path, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    paths = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
+    variables = {**os.environ, **environment}
+    if target.is_own:
+        paths = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
+        variables["PYTHONPATH"] = os.pathsep.join(paths)
     with log.open("wb") as file:
         try:
             # A session of its own: Ctrl-C must reach us first, and its children die with it.
@@ -244,7 +249,7 @@ def _spawn(
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment},
+                env=variables,
                 start_new_session=True,
             )
         except OSError as error:

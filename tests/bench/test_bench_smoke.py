@@ -138,3 +138,15 @@ def test_unknown_scenario_is_refused(tmp_path: Path) -> None:
 
     assert process.returncode == 2
     assert "frobnicate" in errors
+
+
+def test_another_nsqd_runs_its_own_code(tmp_path: Path) -> None:
+    """A checkout of another day is measured, not this one under its name."""
+    other = tmp_path / "other"
+    other.write_text('#!/bin/sh\necho "python path: <$PYTHONPATH>" >&2\nexit 1\n')
+    other.chmod(0o755)
+    process = start_bench(tmp_path, "--scenario", "pub-sync/1", "--quick", "--against", str(other))
+    output, errors = process.communicate(timeout=TIMEOUT_S)
+
+    assert str(Path(__file__).parents[2]) not in (output + errors).partition("python path: ")[2]
+    assert "python path: <" in output + errors
