@@ -19,3 +19,13 @@ def not_before(seconds: float) -> Iterator[None]:
     yield
     lasted_s = time.monotonic() - started
     assert lasted_s >= seconds - EARLY_S, lasted_s
+
+
+class StillClock:
+    """A clock that moves only when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now

@@ -2,32 +2,16 @@
 
 import asyncio
 
-import pytest
-
 from nsqd.runtime.turns import MAX_TURN_S, MIN_SLICE_S, SLICE_S, TURN_GAP_S, Turns, running_turns
-
-
-class Clock:
-    """Moves only while a step runs."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr("time.perf_counter", clock)
-    return clock
+from tests.support.clock import StillClock
 
 
 class Worker:
     """Has some steps to do, each of which takes its time."""
 
-    def __init__(self, clock: Clock, log: list[str], name: str, count: int, each_s: float) -> None:
+    def __init__(
+        self, clock: StillClock, log: list[str], name: str, count: int, each_s: float
+    ) -> None:
         self._clock = clock
         self._log = log
         self._name = name
@@ -47,7 +31,7 @@ async def pass_turns(log: list[str], count: int) -> None:
         await asyncio.sleep(0)
 
 
-async def test_steps_are_called_in_round_robin_until_they_are_done(clock: Clock) -> None:
+async def test_steps_are_called_in_round_robin_until_they_are_done(clock: StillClock) -> None:
     log: list[str] = []
     turns = Turns(asyncio.get_running_loop())
 
@@ -58,7 +42,7 @@ async def test_steps_are_called_in_round_robin_until_they_are_done(clock: Clock)
     assert log == ["a", "b", "a", "a"]
 
 
-async def test_a_turn_ends_after_a_slice(clock: Clock) -> None:
+async def test_a_turn_ends_after_a_slice(clock: StillClock) -> None:
     log: list[str] = []
     turns = Turns(asyncio.get_running_loop())
 
@@ -69,7 +53,7 @@ async def test_a_turn_ends_after_a_slice(clock: Clock) -> None:
     assert "".join(log) == "|ab|ab|aa|"
 
 
-async def test_the_more_wait_the_shorter_is_a_slice(clock: Clock) -> None:
+async def test_the_more_wait_the_shorter_is_a_slice(clock: StillClock) -> None:
     turns = Turns(asyncio.get_running_loop())
     ends = []
 
@@ -82,7 +66,7 @@ async def test_the_more_wait_the_shorter_is_a_slice(clock: Clock) -> None:
     assert ends[-1] == MIN_SLICE_S
 
 
-async def test_a_step_that_fails_takes_no_other_with_it(clock: Clock) -> None:
+async def test_a_step_that_fails_takes_no_other_with_it(clock: StillClock) -> None:
     log: list[str] = []
     failures: list[object] = []
     loop = asyncio.get_running_loop()
@@ -100,7 +84,7 @@ async def test_a_step_that_fails_takes_no_other_with_it(clock: Clock) -> None:
     assert [str(failure) for failure in failures] == ["a bug"]
 
 
-async def test_coroutines_wait_in_line(clock: Clock) -> None:
+async def test_coroutines_wait_in_line(clock: StillClock) -> None:
     log: list[str] = []
     turns = running_turns()
 
@@ -116,7 +100,7 @@ async def test_coroutines_wait_in_line(clock: Clock) -> None:
     assert sorted(log) == ["a", "a", "b", "b", "s", "s"]
 
 
-async def test_a_coroutine_that_is_cancelled_leaves_the_line(clock: Clock) -> None:
+async def test_a_coroutine_that_is_cancelled_leaves_the_line(clock: StillClock) -> None:
     turns = running_turns()
     task = asyncio.create_task(turns.next_turn())
     await asyncio.sleep(0)
@@ -131,7 +115,7 @@ async def test_a_coroutine_that_is_cancelled_leaves_the_line(clock: Clock) -> No
     assert log == ["s"]
 
 
-async def test_each_loop_has_its_own(clock: Clock) -> None:
+async def test_each_loop_has_its_own(clock: StillClock) -> None:
     here = running_turns()
 
     async def there() -> Turns:
@@ -141,7 +125,7 @@ async def test_each_loop_has_its_own(clock: Clock) -> None:
     assert await asyncio.to_thread(lambda: asyncio.run(there())) is not here
 
 
-async def test_a_turn_takes_on_work_until_it_is_long(clock: Clock) -> None:
+async def test_a_turn_takes_on_work_until_it_is_long(clock: StillClock) -> None:
     turns = Turns(asyncio.get_running_loop())
     clock.now = 100.0
     answers = []
@@ -153,7 +137,7 @@ async def test_a_turn_takes_on_work_until_it_is_long(clock: Clock) -> None:
     assert answers == [True, True, True, True, False]
 
 
-async def test_a_gap_is_taken_for_the_end_of_a_turn(clock: Clock) -> None:
+async def test_a_gap_is_taken_for_the_end_of_a_turn(clock: StillClock) -> None:
     turns = Turns(asyncio.get_running_loop())
 
     for _ in range(5):
@@ -161,7 +145,7 @@ async def test_a_gap_is_taken_for_the_end_of_a_turn(clock: Clock) -> None:
         assert turns.has_room()
 
 
-async def test_work_that_was_left_begins_a_turn(clock: Clock) -> None:
+async def test_work_that_was_left_begins_a_turn(clock: StillClock) -> None:
     turns = Turns(asyncio.get_running_loop())
     while turns.has_room():
         clock.now += 0.3 * MAX_TURN_S
