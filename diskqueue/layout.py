@@ -33,8 +33,10 @@ FILE_MODE = 0o600
 
 _FILE_NAME = re.compile(
     r"(?P<name>.+)\.diskqueue\."
-    r"(?:(?P<number>\d{6,})\.dat(?P<bad>\.bad(?:\.\d+)?)?"
-    r"|(?P<kind>meta\.dat|finished|due|due\.old)(?P<temporary>\.\d+\.tmp)?)",
+    # As "%06d" writes numbers up to MAX_NUMBER: another spelling of one, with more zeros or digits
+    # of another script, would be opened under a name that no file has.
+    r"(?:(?P<number>[0-9]{6}|[1-9][0-9]{6,17})\.dat(?P<bad>\.bad(?:\.[0-9]+)?)?"
+    r"|(?P<kind>meta\.dat|finished|due|due\.old)(?P<temporary>\.[0-9]+\.tmp)?)",
     re.DOTALL,
 )
 # Files and positions go no farther: half of an int64, so that counting on from one stays within it.

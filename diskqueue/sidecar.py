@@ -400,10 +400,9 @@ def _is_read_position_same(directory: str, name: str, read: Position, content: C
     if content.read_crc == NO_FINGERPRINT and content.read != read:
         return False
     path = layout.segment_path(directory, name, content.read.number)
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    if layout.find_size(path) is None:
         return content.read_crc == NO_FINGERPRINT
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return fingerprint(fd, content.read.offset) == content.read_crc
     finally:

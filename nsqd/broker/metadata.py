@@ -7,11 +7,12 @@ it: they are found by their files.
 
 import json
 import logging
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from diskqueue.layout import QueueFiles, split_queue_name, write_atomically
+from diskqueue.layout import QueueFiles, find_size, split_queue_name, write_atomically
 from nsqd.broker.limits.overrides import NO_OVERRIDES, LimitOverrides
 from nsqd.protocol.names import is_ephemeral, is_valid_channel_name, is_valid_topic_name
 
@@ -103,6 +104,9 @@ def load(data_path: Path) -> list[TopicRecord]:
     """
     path = data_path / FILE_NAME
     try:
+        if find_size(os.fspath(path)) is None and os.path.lexists(path):
+            # To open a pipe would wait for ever, and to read a device would not end.
+            raise MetadataError(f"{path} is not a file; move it away")
         text = path.read_bytes()
     except FileNotFoundError:
         return []

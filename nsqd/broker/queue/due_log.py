@@ -124,9 +124,8 @@ class DueLog:
             self._old_latest_ns, self._latest_ns = self._latest_ns, 0
             self._size_bytes = 0
         if self._fd < 0:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
             self._has_files = True
-            self._fd = os.open(self._path, flags, layout.FILE_MODE)
+            self._fd = _open(self._path)
             # An entry that was torn off by a crash is written over, so that the others are found.
             self._size_bytes -= self._size_bytes % _ENTRY.size
         times = (now_ns + step_ns, due_ns + step_ns)
@@ -218,6 +217,21 @@ class DueLog:
 def _encode(message_id: bytes, now_ns: int, due_ns: int) -> bytes:
     checksum = zlib.crc32(_CHECKED.pack(message_id, now_ns, due_ns))
     return _ENTRY.pack(message_id, now_ns, due_ns, checksum)
+
+
+def _open(path: str) -> int:
+    """Open a log to write to it; a pipe or device of its name is set aside, never opened.
+
+    Raises:
+        OSError: it can't be opened.
+    """
+    if layout.find_size(path) is None and os.path.lexists(path):
+        aside = layout.quarantine_path(path)
+        os.rename(path, aside)
+        logger.warning("due times: not a file, set aside file=%s as=%s", path, aside)
+    # Nor is one opened that took the name since: to open a pipe would wait for its reader.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+    return os.open(path, flags, layout.FILE_MODE)
 
 
 def _read_entries(path: str) -> Iterator[tuple[bytes, int, int]]:

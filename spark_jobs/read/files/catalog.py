@@ -202,7 +202,7 @@ _MAX_METADATA_BYTES = 4096
 _REMOTE_THREADS = 16
 # Of the column segment, and of go-diskqueue.
 _MAX_SEGMENT = 2**63 - 1
-_BAD_SUFFIX = re.compile(r"\.bad(?:\.\d+)?\Z")
+_BAD_SUFFIX = re.compile(r"\.bad(?:\.[0-9]+)?\Z")
 
 _logger = logging.getLogger(__name__)
 

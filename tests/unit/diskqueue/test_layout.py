@@ -78,6 +78,9 @@ def test_segment_names_are_recognised() -> None:
         "t.diskqueue.000012.dat.bad",
         "t.diskqueue.meta.dat",
         "t.diskqueue.000012.dat.salvaged",
+        "t.diskqueue.0000012.dat",  # another spelling of 12, whose file has another name
+        "t.diskqueue.\u0660\u0660\u0660\u0660\u0661\u0662.dat",  # 12 in Arabic digits
+        "t.diskqueue.9999999999999999999.dat",  # more than any position
         "nsqd.dat",
     ):
         assert layout.parse_segment_name(name) is None

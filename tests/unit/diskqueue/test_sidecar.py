@@ -536,3 +536,12 @@ def test_listing_made_by_the_caller_gives_the_same(tmp_path: Path) -> None:
     assert files.has_finished
 
     assert numbers(drain(DiskQueue(copy, "t", files=files))) == [4, 20]
+
+
+def test_pipe_in_place_of_the_segment_at_the_read_position_is_not_opened(tmp_path: Path) -> None:
+    leave_unfinished(tmp_path, 6, [2, 3], max_bytes_per_file=1)
+    segment = tmp_path / "t.diskqueue.000002.dat"
+    segment.unlink()
+    os.mkfifo(segment)  # to open it would wait for a writer
+
+    assert 3 in numbers(drain(open_queue(tmp_path, 1)))

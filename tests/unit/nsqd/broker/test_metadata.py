@@ -1,4 +1,5 @@
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -232,3 +233,13 @@ def test_files_without_messages_are_not_found(tmp_path: Path) -> None:
     (tmp_path / "bad.diskqueue.000000.dat.bad").write_bytes(b"records")
 
     assert metadata.add_found([], list_queues(tmp_path)) == []
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: os.symlink(os.devnull, path)])
+def test_pipes_and_devices_are_refused_without_being_opened(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    make(tmp_path / metadata.FILE_NAME)
+
+    with pytest.raises(MetadataError, match="is not a file; move it away"):
+        metadata.load(tmp_path)

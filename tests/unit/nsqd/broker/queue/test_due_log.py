@@ -1,5 +1,6 @@
 """DueLog: due times across restarts, torn writes, damage and clocks that are set."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -157,3 +158,14 @@ def test_a_message_has_a_due_time_as_often_as_it_was_noted(tmp_path: Path, count
         assert [each.pop(FIRST) for _ in range(count)] == [NOW_NS + SECOND_NS] * count
         assert each.pop(FIRST) == 0
         assert each.unread == {}
+
+
+def test_a_pipe_of_its_name_is_set_aside_and_never_opened(tmp_path: Path) -> None:
+    path = tmp_path / "t:c.diskqueue.due"
+    os.mkfifo(path)  # to open it would wait for a reader
+    log = DueLog(tmp_path, "t:c", NOW_NS)
+
+    log.add([FIRST], NOW_NS + SECOND_NS, NOW_NS, are_unread=False)
+
+    assert reopen(tmp_path).keys() == {FIRST}
+    assert (tmp_path / "t:c.diskqueue.due.bad").is_fifo()
