@@ -106,7 +106,7 @@ def load(data_path: Path) -> list[TopicRecord]:
     try:
         if find_size(os.fspath(path)) is None and os.path.lexists(path):
             # To open a pipe would wait for ever, and to read a device would not end.
-            raise MetadataError(f"{path} is not a file; move it away")
+            raise OSError("not a file; move it away")
         text = path.read_bytes()
     except FileNotFoundError:
         return []
