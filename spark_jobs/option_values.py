@@ -12,6 +12,7 @@ _E = TypeVar("_E", bound=enum.Enum)
 
 # A minus is understood, but a command line takes `--since -15m` for two options.
 _RELATIVE = re.compile(r"-?(\d{1,9})(ms|[smhdw])")
+_DURATION = re.compile(r"(\d{1,9})(ms|[smhdw])?")
 _UNIT_NS = {
     "ms": 10**6,
     "s": 10**9,
@@ -89,6 +90,18 @@ def parse_count(name: str, text: str, *, minimum: int = 1, maximum: int = 2**31 
     if not re.fullmatch("[0-9]{1,19}", digits) or not minimum <= int(digits) <= maximum:
         raise ValueError(f"option {name} is a number from {minimum} to {maximum}, not {text!r}")
     return int(digits)
+
+
+def parse_duration_s(name: str, text: str) -> float:
+    """Parse a duration such as 500ms, 1s or 10m; 0 is one, too.
+
+    Raises:
+        ValueError: the text is no duration.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"option {name} is a duration such as 500ms or 10m, not {text!r}")
+    return int(match[1]) * _UNIT_NS[match[2] or "s"] / 1e9
 
 
 def parse_time_ns(name: str, text: str) -> int:

@@ -69,7 +69,7 @@ class NsqDataSource(DataSource):
         return NsqReader(parse_read_options(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        options = parse_read_options(self.options)
+        options = parse_read_options(self.options, is_stream=True)
         if options.table is not Table.MESSAGES:
             raise ValueError("a stream has messages only; read the table corrupt_records at once")
         return NsqStreamReader(options, arrow_schema(schema))

@@ -11,6 +11,7 @@ from diskqueue.segment import RecordLimits
 from spark_jobs.option_values import (
     parse_bool,
     parse_count,
+    parse_duration_s,
     parse_enum,
     parse_size,
     parse_time_ns,
@@ -35,6 +36,7 @@ READ_OPTIONS = (
     "node",
     "splitBytes",
     "maxRowsPerTrigger",
+    "lookInterval",
     "maxMsgSize",
     "includeBad",
     "includeUnsynced",
@@ -84,6 +86,7 @@ class ReadOptions:
     node: str | None = None
     split_bytes: int | None = None
     max_rows_per_trigger: int | None = None
+    look_interval_s: float = 1.0
     limits: RecordLimits = _DEFAULT_LIMITS
     includes_bad: bool = False
     includes_unsynced: bool = False
@@ -100,13 +103,17 @@ class ReadOptions:
         return any(fnmatchcase(channel, pattern) for pattern in self.channels)
 
 
-def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
-    """Parse the options of `spark.read.format("nsq")`.
+def parse_read_options(options: Mapping[str, str], *, is_stream: bool = False) -> ReadOptions:
+    """Parse the options of `spark.read.format("nsq")`, or of `spark.readStream`.
+
+    A stream commits what it has read, so damage that it passed would stay unread for ever: there
+    the default of `mode` is FAILFAST.
 
     Raises:
         ValueError: an option is unknown or has no valid value.
     """
     given = {name.lower(): value for name, value in options.items()}
+    default_mode = Mode.FAILFAST if is_stream else Mode.PERMISSIVE
     refuse_unknown(given, READ_OPTIONS, _SPARKS_OWN)
     includes_bad = parse_bool("includeBad", given.get("includebad", "false"))
     since, until = given.get("since"), given.get("until")
@@ -119,7 +126,7 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         since_ns=None if since is None else parse_time_ns("since", since),
         until_ns=None if until is None else parse_time_ns("until", until),
         origin=parse_enum("from", Origin, given.get("from", "backlog").lower()),
-        mode=parse_enum("mode", Mode, given.get("mode", "PERMISSIVE").upper()),
+        mode=parse_enum("mode", Mode, given.get("mode", default_mode.value).upper()),
         table=parse_enum("table", Table, given.get("table", "messages").lower()),
         columns=_parse_columns(given.get("columns"), includes_bad=includes_bad),
         node=given.get("node"),
@@ -127,6 +134,7 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         max_rows_per_trigger=(
             None if rows is None else parse_count("maxRowsPerTrigger", rows, maximum=2**63 - 1)
         ),
+        look_interval_s=parse_duration_s("lookInterval", given.get("lookinterval", "1s")),
         limits=RecordLimits(
             max_record_bytes=_parse_max_record_bytes(given.get("maxmsgsize", "1m"))
         ),

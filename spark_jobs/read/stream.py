@@ -7,27 +7,25 @@ All options of a read, but `since` and `until`, which would skip rows of a query
 and `maxRowsPerTrigger`, the number of messages in a micro-batch. `from` says where a new query
 begins: backlog, earliest, archive, or latest (messages published from now on).
 
-An offset is a position in every queue, and the rows of a micro-batch are decided by offsets alone:
+An offset is a position in every queue (`offsets.py`), and the rows of a micro-batch are decided by
+offsets alone. Files below the synced position never change, so a batch that is run again has the
+same rows, and with a checkpoint each row is processed exactly once. A queue is never forgotten: one
+that is not there for a while goes on where it was.
 
-    {"end":   {"/var/lib/nsqd": {"orders": "3:1048576", "orders:billing": "0:512"}},
-     "begin": {"/var/lib/nsqd": {"orders:billing": "0:0"}}}
+Three things end a query, and its error names the queue:
 
-`end` is where the batch ends, segment:offset; `begin` is there for queues that the query had not
-seen before, and says where reading of them starts. Files below the synced position never change,
-so a batch that is run again has the same rows, and with a checkpoint each row is processed exactly
-once. A queue that vanishes is forgotten; one that goes backwards was emptied or made anew.
-
-nsqd deletes a segment when it is consumed. If that happens before the stream has read it, the query
-fails and names it, unless failOnDataLoss=false. To see all traffic, let nsqd keep an archive.
+* messages that can have gone unread: a segment or a whole queue was deleted, or a queue was emptied
+  or made anew. failOnDataLoss=false goes on with what is there, and logs it;
+* damage. mode=PERMISSIVE skips and logs it;
+* a directory or a node that cannot be read.
 """
 
-import contextlib
 import logging
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -38,68 +36,22 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from spark_jobs.read.files.catalog import Queue, find_gaps, find_queues, ranges_of
+from spark_jobs.read.files.catalog import Queue, find_gaps, ranges_of
+from spark_jobs.read.files.identity import find_same
+from spark_jobs.read.files.open_segments import OpenSegments
 from spark_jobs.read.files.plan import gather, make_slice
-from spark_jobs.read.files.scan import SegmentLostError, SegmentSlice, count_records
-from spark_jobs.read.options import Origin, ReadOptions
+from spark_jobs.read.files.scan import (
+    DamagedSegmentError,
+    SegmentLostError,
+    SegmentSlice,
+    count_records,
+)
+from spark_jobs.read.look import Look, first_position, take_look
+from spark_jobs.read.offsets import Mark, Position, QueueKey, StreamOffset
+from spark_jobs.read.options import Mode, Origin, ReadOptions
 from spark_jobs.read.reader import read_partition
 
-# Below the usual limit of 1024 descriptors of a process.
-_MAX_OPEN_SEGMENTS = 512
-
 _logger = logging.getLogger(__name__)
-
-QueueKey = tuple[str, str]  # directory, name
-
-
-class Position(NamedTuple):
-    """A place in a queue, between two records."""
-
-    segment: int
-    offset: int
-
-    def __str__(self) -> str:
-        return f"{self.segment}:{self.offset}"
-
-
-@dataclass(frozen=True, slots=True)
-class StreamOffset:
-    """The end of a micro-batch in every queue, and the begin of queues that are new in it."""
-
-    end: Mapping[QueueKey, Position]
-    begin: Mapping[QueueKey, Position]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the offset as Spark stores it."""
-        return {"end": _nest(self.end), "begin": _nest(self.begin)}
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> "StreamOffset":
-        """Parse an offset that Spark stored.
-
-        Raises:
-            ValueError: the document is no offset of this format.
-        """
-        try:
-            return cls(_flatten(document["end"]), _flatten(document["begin"]))
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise ValueError(f"not an offset of format nsq: {document!r}") from error
-
-
-def _nest(positions: Mapping[QueueKey, Position]) -> dict[str, dict[str, str]]:
-    nested: dict[str, dict[str, str]] = {}
-    for (directory, name), position in sorted(positions.items()):
-        nested.setdefault(directory, {})[name] = str(position)
-    return nested
-
-
-def _flatten(nested: Mapping[str, Mapping[str, str]]) -> dict[QueueKey, Position]:
-    flat: dict[QueueKey, Position] = {}
-    for directory, queues in nested.items():
-        for name, text in queues.items():
-            segment, offset = text.split(":")
-            flat[directory, name] = Position(int(segment), int(offset))
-    return flat
 
 
 class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -112,14 +64,22 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise ValueError("a stream reads neither .bad files nor what is not synced")
         self._options = options
         self._schema = schema
-        # With Trigger.AvailableNow, the end of the queues when the query started.
-        self._target: StreamOffset | None = None
+        # The newest look, and with Trigger.AvailableNow the one when the query started.
+        self._look: Look | None = None
+        self._target: Look | None = None
+        self._is_idle = False
+        self._losses = _Losses(self._options)
         self._open_segments = OpenSegments()
+        # The queue that was served last by a limited batch.
+        self._last_served: QueueKey | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
-        queues = self._find_queues()
-        positions = {_key(queue): first_position(queue, self._options.origin) for queue in queues}
-        return StreamOffset(positions, {}).to_json()
+        look = self._take_look()
+        marks = {
+            key: Mark(first_position(queue, self._options.origin), look.end_of(key).identity)
+            for key, queue in look.queues.items()
+        }
+        return StreamOffset(marks, {}).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 (Spark's name)
         if self._options.max_rows_per_trigger is None:
@@ -127,127 +87,147 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.max_rows_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (Spark's name)
-        self._target = self._latest()
+        self._target = self._take_look()
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
-        """Report where the queues end now: the distance of a batch's end from it is the lag."""
-        return StreamOffset(self._latest().end, {}).to_json()
+        """Report where the queues end: the distance of a batch's end from it is the lag."""
+        look = self._look or self._take_look()
+        return StreamOffset({key: look.end_of(key) for key in look.queues}, {}).to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        begin = StreamOffset.from_json(start)
-        target = self._target or self._latest()
-        offset = self._advance(begin, target)
+        if self._is_idle and self._target is None and self._is_look_fresh():
+            return start
+        look = self._target or self._take_look()
+        begin = _with_new_names(StreamOffset.from_json(start), look)
+        offset = self._advance(begin, look)
         if isinstance(limit, ReadMaxRows):
-            offset = self._limit(begin, offset, limit.max_rows)
+            offset = self._limit(begin, offset, look, limit.max_rows)
         # Spark takes a batch for empty only if the offset is the very same.
-        return start if offset.end == begin.end and not offset.begin else offset.to_json()
+        self._is_idle = offset.positions() == begin.positions() and not offset.begin
+        return start if self._is_idle else offset.to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        begin, finish = StreamOffset.from_json(start), StreamOffset.from_json(end)
-        queues = {_key(queue): queue for queue in find_queues(self._options)}
+        look = self._target or self._look or self._take_look()
+        begin = _with_new_names(StreamOffset.from_json(start), look)
+        finish = _with_new_names(StreamOffset.from_json(end), look)
         slices: list[SegmentSlice] = []
         for key, last in finish.end.items():
-            first = finish.begin.get(key) or begin.end.get(key)
-            if first is None or first == last:
+            first = _begin_of(key, begin, finish)
+            if first is None or first == last.position:
                 continue
-            slices += self._slices(queues.get(key), key, first, last)
+            queue = look.queues.get(key)
+            if queue is None:
+                self._losses.report_absent(key, look)
+            elif find_same(queue, last.identity) is False:
+                self._losses.report_other(queue, first)
+            else:
+                slices += [
+                    replace(each, identity=last.identity)
+                    for each in self._slices(queue, first, last.position)
+                ]
         return gather(slices, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(partition, self._schema, self._options)
 
-    def _latest(self) -> StreamOffset:
-        """Return the synced end of every queue; `begin` of all, as any may be new to the query."""
-        queues = self._find_queues()
-        ends = {_key(queue): Position(*queue.synced_position()) for queue in queues}
-        for queue in queues:
-            self._open_segments.open(queue, ends[_key(queue)].segment)
-        # Segments that nsqd has given up may stand in an archive for a moment yet; skip them.
-        is_archive = self._options.origin is Origin.ARCHIVE
-        origin = Origin.ARCHIVE if is_archive else Origin.EARLIEST
-        begins = {_key(queue): first_position(queue, origin) for queue in queues}
-        return StreamOffset(ends, begins)
-
-    def _find_queues(self) -> list[Queue]:
-        """Find the queues with metadata: without it, the end may be within a record."""
-        return [queue for queue in find_queues(self._options) if queue.metadata is not None]
-
     def stop(self) -> None:
         self._open_segments.close()
 
-    def _advance(self, start: StreamOffset, target: StreamOffset) -> StreamOffset:
-        """Go from the end of the last batch to the target; report queues that went back."""
-        end: dict[QueueKey, Position] = {}
+    def _is_look_fresh(self) -> bool:
+        look = self._look
+        return look is not None and time.monotonic() - look.taken_s < self._options.look_interval_s
+
+    def _take_look(self) -> Look:
+        self._look = look = take_look(self._options)
+        for queue in look.unreadable.values():
+            self._losses.report_fault(queue)
+        for queue in look.queues.values():
+            self._open_segments.open(queue, queue.synced_position()[0])
+        return look
+
+    def _advance(self, start: StreamOffset, look: Look) -> StreamOffset:
+        """Go from the end of the last batch to the end of the queues; report what was lost."""
+        # Segments that nsqd has given up may stand in an archive for a moment yet; skip them.
+        is_archive = self._options.origin is Origin.ARCHIVE
+        origin = Origin.ARCHIVE if is_archive else Origin.EARLIEST
+        end: dict[QueueKey, Mark] = {}
         begin: dict[QueueKey, Position] = {}
-        for key, last in target.end.items():
-            first = start.end.get(key)
-            if first is None:
-                begin[key] = target.begin[key]
-            elif last < first:
-                self._report_reset(key, first, last)
-                begin[key] = target.begin[key]
-            end[key] = max(last, begin.get(key, last))
-        for key in start.end.keys() - target.end.keys():
-            _logger.warning("queue is gone directory=%s name=%s", *key)
+        for key, mark in start.end.items():
+            queue = look.queues.get(key)
+            if queue is None:
+                self._losses.report_absent(key, look)
+                end[key] = mark
+                continue
+            last = look.end_of(key)
+            if find_same(queue, mark.identity) is False:
+                self._losses.report_other(queue, mark.position)
+                self._open_segments.forget(queue)
+                begin[key] = first_position(queue, origin)
+            elif last.position < mark.position:
+                self._losses.report_reset(queue, mark.position, last.position)
+                begin[key] = first_position(queue, origin)
+            end[key] = last._replace(position=max(last.position, begin.get(key, last.position)))
+        for key, queue in look.queues.items():
+            if key not in start.end:
+                begin[key] = first_position(queue, origin)
+                end[key] = look.end_of(key)
         return StreamOffset(end, begin)
 
-    def _report_reset(self, key: QueueKey, first: Position, last: Position) -> None:
-        directory, name = key
-        text = (
-            f"queue {name} in {directory} went back from {first} to {last}: it was emptied, or"
-            " deleted and made anew, and messages may have gone unread"
-        )
-        if self._options.fails_on_data_loss:
-            raise SegmentLostError(
-                f"{text}; set failOnDataLoss=false to go on with what is there now"
-            )
-        _logger.warning("%s", text)
+    def _limit(
+        self, start: StreamOffset, offset: StreamOffset, look: Look, max_rows: int
+    ) -> StreamOffset:
+        """Cut an offset so that the batch has at most max_rows; every queue gets its share.
 
-    def _limit(self, start: StreamOffset, offset: StreamOffset, max_rows: int) -> StreamOffset:
-        """Cut an offset so that the batch has at most max_rows; every queue gets its share."""
-        queues = {_key(queue): queue for queue in find_queues(self._options)}
-        pending = {
-            key: offset.begin.get(key) or start.end[key]
-            for key, last in offset.end.items()
-            if (offset.begin.get(key) or start.end[key]) != last
-        }
-        end = {key: pending.get(key, last) for key, last in offset.end.items()}
+        With fewer rows than queues, the queues take turns from batch to batch.
+        """
+        end = dict(offset.end)
+        pending: list[QueueKey] = []
+        for key, mark in offset.end.items():
+            first = _begin_of(key, start, offset)
+            if first is not None and first != mark.position and key in look.queues:
+                end[key] = mark._replace(position=first)
+                pending.append(key)
         left = max_rows
         while pending and left > 0:
             share = max(left // len(pending), 1)
-            for key in sorted(pending):
+            for key in self._in_turn(pending):
                 if left <= 0:
                     break
-                last = offset.end[key]
-                count, end[key] = self._count_on(
-                    queues.get(key), key, end[key], last, min(share, left)
+                last = offset.end[key].position
+                count, position = self._count_on(
+                    look.queues[key], end[key].position, last, min(share, left)
                 )
+                end[key] = end[key]._replace(position=position)
                 left -= count
-                if end[key] == last:
-                    del pending[key]
+                self._last_served = key
+                if position == last:
+                    pending.remove(key)
         return replace(offset, end=end)
 
+    def _in_turn(self, keys: Sequence[QueueKey]) -> list[QueueKey]:
+        """Order keys so that the one behind that which was served last comes first."""
+        served = self._last_served
+        return sorted(keys, key=lambda key: (served is not None and key <= served, key))
+
     def _count_on(
-        self, queue: Queue | None, key: QueueKey, first: Position, last: Position, max_rows: int
+        self, queue: Queue, first: Position, last: Position, max_rows: int
     ) -> tuple[int, Position]:
         """Count the records behind a position, up to max_rows; return the count and its end."""
         total = 0
-        for each in self._slices(queue, key, first, last):
+        for each in self._slices(queue, first, last):
             count, end = count_records(each, max_rows - total, self._options)
             total += count
             if end is not None:
                 return total, Position(each.constants.segment, end)
         return total, last
 
-    def _slices(
-        self, queue: Queue | None, key: QueueKey, first: Position, last: Position
-    ) -> Iterator[SegmentSlice]:
+    def _slices(self, queue: Queue, first: Position, last: Position) -> Iterator[SegmentSlice]:
         """Yield the parts of segments between two positions.
 
         Raises:
             SegmentLostError: one of them is gone, and failOnDataLoss is true.
         """
-        sizes = queue.sizes if queue is not None else {}
+        sizes = queue.sizes
         stop = last.segment + (last.offset > 0)
         here = [number for number in sizes if first.segment <= number < stop]
         present = ranges_of(here)
@@ -257,87 +237,106 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             start = first.offset if number == first.segment else 0
             if number == last.segment and start >= last.offset:
                 continue
-            if queue is None or number not in sizes:
-                # Nothing is lost if it ended where the stream stands.
-                if len(numbers) > 1 or self._open_segments.find_size(key, number) != start:
-                    self._report_gone(key, numbers, start)
+            if number not in sizes:
+                if len(numbers) > 1 or not self._did_end_at(queue, number, start):
+                    self._losses.report_gone(queue, numbers, start)
                 continue
             end = last.offset if number == last.segment else sizes[number]
             if start < end:
                 yield make_slice(queue, number, start, end)
 
-    def _report_gone(self, key: QueueKey, numbers: range, start: int) -> None:
-        directory, name = key
+    def _did_end_at(self, queue: Queue, number: int, offset: int) -> bool:
+        """Tell whether a deleted segment is known to have ended where the stream stands."""
+        if queue.last_deleted is not None and queue.last_deleted[0] == number:
+            return queue.last_deleted[1] == offset
+        return self._open_segments.find_size(queue, number) == offset
+
+
+class _Losses:
+    """Reports of messages that can have gone unread: an error, or a line in the log."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        # Lines that are in the log already: a queue that is gone stays so for many looks.
+        self._told: set[str] = set()
+
+    def report_absent(self, key: QueueKey, look: Look) -> None:
+        """Report a queue that is not there, unless the options do not select it any more."""
+        node, name = key
+        topic, _, channel = name.partition(":")
+        if key in look.unreadable or not self._options.selects(topic, channel or None):
+            return
+        self._lose(
+            f"queue {name} of node {node} is gone: it was deleted, or its directory is not there,"
+            " and messages may have gone unread",
+            "to go on without it",
+        )
+
+    def report_other(self, queue: Queue, first: Position) -> None:
+        """Report a queue that has the name of one that was read up to a position."""
+        self._lose(
+            f"queue {queue.name} in {queue.directory} was deleted and made anew since it was read"
+            f" up to {first}, and messages of the old one may have gone unread",
+            "to read the new one from its beginning",
+        )
+
+    def report_reset(self, queue: Queue, first: Position, last: Position) -> None:
+        """Report a queue whose end is before the position up to which it was read."""
+        self._lose(
+            f"queue {queue.name} in {queue.directory} went back from {first} to {last}: it was"
+            " emptied, or deleted and made anew, and messages may have gone unread",
+            "to go on with what is there now",
+        )
+
+    def report_gone(self, queue: Queue, numbers: range, start: int) -> None:
+        """Report segments that were deleted before they were read."""
         text = (
-            f"segment {numbers[0]} of queue {name} in {directory} was deleted before the stream had"
-            f" read it from offset {start} on"
+            f"segment {numbers[0]} of queue {queue.name} in {queue.directory} was deleted before"
+            f" the stream had read it from offset {start} on"
         )
         if len(numbers) > 1:
             text += f", and so was all up to segment {numbers[-1]}"
+        is_archive = self._options.origin is Origin.ARCHIVE
+        hint = "keep more of it" if is_archive else "keep an archive"
+        self._lose(text, f"to go on without it, or let nsqd {hint}")
+
+    def report_fault(self, queue: Queue) -> None:
+        """Report a queue whose metadata cannot be used; one that has none yet just waits.
+
+        Raises:
+            DamagedSegmentError: mode is FAILFAST, and there is metadata.
+        """
+        if queue.metadata_fault is None:
+            return
+        text = f"queue {queue.name} in {queue.directory}: {queue.metadata_fault}"
+        if self._options.mode is Mode.FAILFAST:
+            raise DamagedSegmentError(f"{text}; mode=PERMISSIVE waits until it is mended")
+        self._log(text)
+
+    def _lose(self, text: str, advice: str) -> None:
+        """Raise or log.
+
+        Raises:
+            SegmentLostError: failOnDataLoss is true.
+        """
         if self._options.fails_on_data_loss:
-            is_archive = self._options.origin is Origin.ARCHIVE
-            hint = "keep more of it" if is_archive else "keep an archive"
-            raise SegmentLostError(
-                f"{text}; set failOnDataLoss=false to go on without it, or let nsqd {hint}"
-            )
-        _logger.warning("%s", text)
+            raise SegmentLostError(f"{text}; set failOnDataLoss=false {advice}")
+        self._log(text)
+
+    def _log(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            _logger.warning("%s", text)
 
 
-class OpenSegments:
-    """The segment that a stream reads last in each queue, kept open on the driver.
-
-    nsqd deletes a segment once it is consumed, perhaps between two looks of the stream. Whether the
-    stream had read all of it is then known only from the file itself, and a file that is open can
-    still be looked at. Local files only; for others the answer is "not known".
-    """
-
-    def __init__(self) -> None:
-        self._files: dict[QueueKey, tuple[int, int]] = {}  # queue -> number, descriptor
-
-    def open(self, queue: Queue, number: int) -> None:
-        """Open a segment and close the one before it; a missing segment changes nothing."""
-        key = _key(queue)
-        before = self._files.get(key)
-        if (before is not None and before[0] == number) or "://" in queue.directory:
-            return
-        if before is None and len(self._files) >= _MAX_OPEN_SEGMENTS:
-            return
-        with contextlib.suppress(OSError):
-            path = f"{queue.directory}/{queue.file_name(number)}"
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            if before is not None:
-                os.close(before[1])
-            self._files[key] = number, descriptor
-
-    def find_size(self, key: QueueKey, number: int) -> int | None:
-        """Return the size of an open segment, deleted or not; None if it is not open."""
-        found = self._files.get(key)
-        if found is None or found[0] != number:
-            return None
-        return os.fstat(found[1]).st_size
-
-    def close(self) -> None:
-        """Close all."""
-        for _, descriptor in self._files.values():
-            os.close(descriptor)
-        self._files.clear()
-
-    def __getstate__(self) -> dict[str, object]:
-        """Leave the descriptors on the driver when Spark pickles the reader."""
-        return {"_files": {}}
+def _with_new_names(offset: StreamOffset, look: Look) -> StreamOffset:
+    return offset.renamed(look.find_new_names(offset.end))
 
 
-def first_position(queue: Queue, origin: Origin) -> Position:
-    """Return the position where reading of a queue begins."""
-    synced = Position(*queue.synced_position())
-    if origin is Origin.LATEST:
-        return synced
-    if origin is not Origin.EARLIEST and queue.metadata is not None:
-        return Position(queue.metadata.read_file, queue.metadata.read_pos)
-    if not queue.sizes:
-        return synced
-    return min(Position(min(queue.sizes), 0), synced)
-
-
-def _key(queue: Queue) -> QueueKey:
-    return queue.directory, queue.name
+def _begin_of(key: QueueKey, start: StreamOffset, end: StreamOffset) -> Position | None:
+    """Return where a batch begins in a queue; None if the query knows no begin of it."""
+    first = end.begin.get(key)
+    if first is not None:
+        return first
+    mark = start.end.get(key)
+    return None if mark is None else mark.position

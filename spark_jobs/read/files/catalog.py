@@ -81,6 +81,11 @@ class Queue:
     metadata_fault: str | None = None
     # Records behind the read position that are finished already.
     finished: FinishedRecords = NOTHING_FINISHED
+    # The id of the nsqd that wrote it, and the random generation of the queue; None if it has none.
+    node_id: str | None = None
+    generation: str | None = None
+    # Number and final size of the newest segment that nsqd has deleted, if it writes that down.
+    last_deleted: tuple[int, int] | None = None
 
     @property
     def topic(self) -> str:
@@ -91,6 +96,11 @@ class Queue:
     def channel(self) -> str | None:
         """The channel, or None for a topic's own queue."""
         return layout.split_queue_name(self.name)[1]
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether a running nsqd serves its files."""
+        return self.directory.startswith(("http://", "https://"))
 
     def file_name(self, number: int) -> str:
         """Return the name of a segment's file."""
@@ -197,6 +207,10 @@ def find_gaps(covered: Iterable[range], start: int, stop: int) -> list[range]:
 
 ARCHIVE_DIRECTORY = "archive"
 
+# Files that nsqd keeps for readers: the id of the node, and the generation of each queue.
+_NODE_FILE = "nsqd.node"
+_GENERATION_ENDING = ".diskqueue.generation"
+_IDENTITY = re.compile(rb"[0-9a-f]{32}")
 _MAX_METADATA_BYTES = 4096
 # A remote store answers in tens of milliseconds, and there may be thousands of queues.
 _REMOTE_THREADS = 16
@@ -272,6 +286,8 @@ class _Listing:
         self._directory = directory
         self._node = node
         self._options = options
+        # Names of queues that have a file with their generation.
+        self._with_generation: set[str] = set()
 
     def queues(self) -> list[Queue]:
         """Read names, metadata, sizes and finished records.
@@ -283,6 +299,7 @@ class _Listing:
         queues = [Queue(self._node, self._directory.name, name) for name in sorted(names)]
         self._read_metadata(queues)
         self._read_finished(self._read_sizes(queues))
+        self._read_identities(queues)
         holed = [queue for queue in queues if queue.missing_segments()]
         before = [queue.metadata for queue in holed]
         self._read_metadata(holed)
@@ -290,6 +307,14 @@ class _Listing:
             assert older is not None  # else nothing could be missing
             queue.metadata = _join(older, queue.metadata)
         return queues
+
+    def _read_identities(self, queues: list[Queue]) -> None:
+        """Add the id of the node and the generation of each queue, where nsqd gave them."""
+        node_id = read_node_id(self._directory, self._options)
+        for queue in queues:
+            queue.node_id = node_id
+            if queue.name in self._with_generation:
+                queue.generation = read_generation(self._directory, queue.name)
 
     def _read_finished(self, queues: list[Queue]) -> None:
         """Add the finished records of queues that have a sidecar file."""
@@ -352,8 +377,36 @@ class _Listing:
                 by_name[name].sizes[number] = size
         for queue in queues:
             queue.sizes = dict(sorted(queue.sizes.items()))
+        self._with_generation = {name for name in by_name if f"{name}{_GENERATION_ENDING}" in files}
         ending = layout.finished_path("", "")[1:]
         return [queue for queue in queues if f"{queue.name}{ending}" in files]
+
+
+def read_generation(directory: Directory, name: str) -> str | None:
+    """Return the generation of a queue, None if it has none.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    return _read_identity(directory, f"{name}{_GENERATION_ENDING}")
+
+
+def read_node_id(directory: Directory, options: ReadOptions) -> str | None:
+    """Return the id of the nsqd that a directory, or its archive, belongs to; None without one.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    if options.origin is not Origin.ARCHIVE:
+        return _read_identity(directory, _NODE_FILE)
+    found = _read_identity(Directory(directory.name.rpartition("/")[0]), _NODE_FILE)
+    return found and f"{found}/{ARCHIVE_DIRECTORY}"
+
+
+def _read_identity(directory: Directory, file_name: str) -> str | None:
+    text = directory.read_start(file_name, _MAX_METADATA_BYTES)
+    match = None if text is None else _IDENTITY.match(text)
+    return None if match is None else match[0].decode()
 
 
 def _read_finished_records(

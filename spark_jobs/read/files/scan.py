@@ -18,6 +18,7 @@ from diskqueue.salvage import find_spans
 from diskqueue.segment import PREFIX, PREFIX_BYTES, Damage, RecordLimits, find_damage
 from spark_jobs.read.columns import Constants
 from spark_jobs.read.files.directory import Directory
+from spark_jobs.read.files.identity import is_still
 from spark_jobs.read.files.records import Offsets, Records, find_records
 from spark_jobs.read.options import Mode, ReadOptions
 
@@ -48,6 +49,14 @@ class SegmentSlice:
     constants: Constants
     # Ranges of records to leave out, as `FinishedRecords.bounds` has them.
     finished: bytes = b""
+    # Which queue it must be, for streams: one with the same name may have taken its place.
+    identity: str = ""
+
+    @property
+    def queue_name(self) -> str:
+        """The name of the queue, as in the names of its files."""
+        topic, channel = self.constants.topic, self.constants.channel
+        return topic if channel is None else f"{topic}:{channel}"
 
 
 @dataclass(frozen=True)
@@ -169,6 +178,9 @@ def _scan(
             _report_lost(each, fails=options.fails_on_data_loss)
             continue
         with file:
+            if each.identity and not is_still(directory, each.queue_name, each.identity):
+                _report_lost(each, fails=options.fails_on_data_loss)
+                continue
             for found in _Walk(each, file, buffer, options.limits).records():
                 yield found, each
 
@@ -177,8 +189,9 @@ def _report_lost(each: SegmentSlice, *, fails: bool) -> None:
     path = Directory(each.directory).path_of(each.file_name)
     if fails:
         raise SegmentLostError(
-            f"segment {path} was consumed, or set aside as damaged, after this job was planned;"
-            " read a copy of the directory, or set failOnDataLoss=false to go on without it"
+            f"segment {path} was consumed, deleted with its topic, or set aside as damaged, after"
+            " this job was planned; read a copy of the directory, or set failOnDataLoss=false to go"
+            " on without it"
         )
     _logger.warning("segment consumed meanwhile, skipped path=%s", path)
 

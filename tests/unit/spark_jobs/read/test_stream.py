@@ -15,9 +15,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from diskqueue import DiskQueue
 from spark_jobs.read.columns import arrow_schema, message_schema
-from spark_jobs.read.files.scan import SegmentLostError
+from spark_jobs.read.files.scan import DamagedSegmentError, SegmentLostError
+from spark_jobs.read.offsets import StreamOffset
 from spark_jobs.read.options import parse_read_options
-from spark_jobs.read.stream import NsqStreamReader, StreamOffset
+from spark_jobs.read.stream import NsqStreamReader
 from tests.spark.data_dirs import (
     content,
     message,
@@ -35,7 +36,9 @@ class Query:
     """A query: calls of a reader in the order of Spark's."""
 
     def __init__(self, path: Path, *, offset: Any = None, **options: str) -> None:
-        parsed = parse_read_options({"path": str(path)} | options)
+        parsed = parse_read_options(
+            {"path": str(path), "lookInterval": "0"} | options, is_stream=True
+        )
         self.reader = NsqStreamReader(parsed, arrow_schema(message_schema(("topic", "body"))))
         self.offset = offset or self._stored(self.reader.initialOffset())
         self.limit: ReadLimit = self.reader.getDefaultReadLimit()
@@ -197,7 +200,7 @@ def test_a_limit_passes_damage(tmp_path: Path) -> None:
     damaged[3 * RECORD] = 0xFF
     write_queue(tmp_path, "t", [messages(0, 6), messages(6, 3)])
     write_segment(tmp_path, "t", 0, bytes(damaged))
-    query = Query(tmp_path, maxRowsPerTrigger="2")
+    query = Query(tmp_path, maxRowsPerTrigger="2", mode="PERMISSIVE")
     found: list[bytes] = []
 
     while (batch := query.batch()) is not None:
@@ -306,16 +309,221 @@ def test_a_queue_that_goes_back_is_noticed(tmp_path: Path) -> None:
     assert lenient.batch() is None
 
 
-def test_a_topic_that_is_deleted_and_made_anew(tmp_path: Path) -> None:
+def write_generation(directory: Path, name: str, digit: str) -> None:
+    (directory / f"{name}.diskqueue.generation").write_text(digit * 32 + "\n")
+
+
+@pytest.mark.parametrize("has_generation", [True, False])
+def test_a_topic_made_anew_between_two_looks(tmp_path: Path, *, has_generation: bool) -> None:
+    """The new one has the very positions of the old one, and records of the same sizes."""
+    write_queue(tmp_path, "t", [messages(0, 5)])
+    if has_generation:
+        write_generation(tmp_path, "t", "a")
+    query = Query(tmp_path)
+    assert query.batch() == bodies(0, 5)
+    write_queue(tmp_path, "t", [messages(20, 5)])
+    if has_generation:
+        write_generation(tmp_path, "t", "b")
+
+    with pytest.raises(SegmentLostError, match=r"queue t in .* was deleted and made anew since"):
+        query.batch()
+
+    lenient = Query(tmp_path, offset=query.offset, failOnDataLoss="false")
+    assert lenient.batch() == bodies(20, 5)
+    assert lenient.batch() is None
+    lenient.close()
+
+
+def test_a_topic_made_anew_with_its_first_records_gone(tmp_path: Path) -> None:
+    """Only the generation tells: the records of the fingerprint are deleted in the new one, too."""
+    write_queue(tmp_path, "t", [messages(0, 5)])
+    write_generation(tmp_path, "t", "a")
+    query = Query(tmp_path)
+    query.batch()
+    query.close()
+    write_queue(tmp_path, "t", [messages(20, 5), messages(25, 5)], read=(1, 0))
+    segment_path(tmp_path, "t", 0).unlink()
+    write_generation(tmp_path, "t", "b")
+
+    with pytest.raises(SegmentLostError, match="deleted and made anew"):
+        Query(tmp_path, offset=query.offset).batch()
+
+
+def test_a_topic_made_anew_between_the_plan_and_the_read(tmp_path: Path) -> None:
+    write_queue(tmp_path, "t", [messages(0, 5)])
+    write_generation(tmp_path, "t", "a")
+    query = Query(tmp_path)
+    end = query.reader.latestOffset(query.offset, query.limit)
+    [partition] = query.reader.partitions(query.offset, end)
+    write_queue(tmp_path, "t", [messages(20, 5)])
+    write_generation(tmp_path, "t", "b")
+
+    with pytest.raises(SegmentLostError, match="deleted with its topic"):
+        list(query.reader.read(partition))
+
+    with pytest.raises(SegmentLostError, match="deleted and made anew"):
+        Query(tmp_path, offset=query.offset).reader.partitions(query.offset, end)
+
+
+def test_a_batch_is_not_run_again_with_rows_of_a_topic_made_anew(tmp_path: Path) -> None:
+    write_queue(tmp_path, "t", [messages(0, 5)])
+    query = Query(tmp_path)
+    start = query.offset
+    query.batch()
+    write_queue(tmp_path, "t", [messages(20, 5)])
+
+    with pytest.raises(SegmentLostError, match="deleted and made anew"):
+        Query(tmp_path, offset=start).reader.partitions(start, query.offset)
+
+
+def test_a_topic_deleted_with_unread_messages_fails(tmp_path: Path) -> None:
+    write_queue(tmp_path, "t", [messages(0, 5)])
+    write_queue(tmp_path, "u", [messages(30, 1)])
+    query = Query(tmp_path, maxRowsPerTrigger="2")
+    query.batch()
+    for path in tmp_path.glob("t.*"):
+        path.unlink()
+
+    with pytest.raises(SegmentLostError, match=r"queue t of node .* is gone"):
+        query.batch()
+
+    lenient = Query(tmp_path, offset=query.offset, failOnDataLoss="false")
+    assert lenient.batch() is None
+    write_queue(tmp_path, "t", [messages(20, 1)])
+    assert lenient.batch() == bodies(20, 1)
+
+
+@pytest.mark.parametrize("event", ["empty mount", "garbage metadata", "narrowed topic"])
+def test_queues_that_are_away_for_one_look_go_on_where_they_were(
+    tmp_path: Path, event: str
+) -> None:
+    directory = tmp_path / "node"
+    write_queue(directory, "t", [messages(0, 5)])
+    write_queue(directory, "u", [messages(20, 1)])
+    first = Query(directory)
+    assert first.batch() == bodies(0, 5) + bodies(20, 1)
+    away = {"failOnDataLoss": "false", "mode": "PERMISSIVE"}
+    if event == "empty mount":
+        directory.rename(tmp_path / "elsewhere")
+        directory.mkdir()
+        second = Query(directory, offset=first.offset, **away)
+        assert second.batch() is None
+        directory.rmdir()
+        (tmp_path / "elsewhere").rename(directory)
+    elif event == "garbage metadata":
+        (directory / "t.diskqueue.meta.dat").write_text("garbage")
+        second = Query(directory, offset=first.offset, **away)
+        assert second.batch() is None
+    else:
+        second = Query(directory, offset=first.offset, topic="u")
+        write_queue(directory, "u", [messages(20, 2)])
+        assert second.batch() == bodies(21, 1)
+
+    write_queue(directory, "t", [messages(0, 7)])
+    third = Query(directory, offset=second.offset)
+    assert third.batch() == bodies(5, 2)
+
+
+@pytest.mark.parametrize("event", ["empty mount", "garbage metadata"])
+def test_queues_that_are_away_fail_by_default(tmp_path: Path, event: str) -> None:
     write_queue(tmp_path, "t", [messages(0, 5)])
     query = Query(tmp_path)
     query.batch()
-    shutil.rmtree(tmp_path)
-    tmp_path.mkdir()
-    assert query.batch() == []
+    if event == "empty mount":
+        shutil.rmtree(tmp_path)
+        tmp_path.mkdir()
+        expected: type[Exception] = SegmentLostError
+    else:
+        (tmp_path / "t.diskqueue.meta.dat").write_text("garbage")
+        expected = DamagedSegmentError
 
-    write_queue(tmp_path, "t", [messages(20, 1)])
-    assert query.batch() == bodies(20, 1)
+    with pytest.raises(expected, match="queue t "):
+        query.batch()
+
+
+def test_another_spelling_of_the_path_is_the_same_directory(tmp_path: Path) -> None:
+    directory = tmp_path / "node"
+    write_queue(directory, "t", [messages(0, 5)])
+    (tmp_path / "link").symlink_to(directory)
+    first = Query(directory)
+    assert first.batch() == bodies(0, 5)
+
+    for other in (tmp_path / "link", tmp_path / "node" / ".." / "node"):
+        assert Query(other, offset=first.offset).batch() is None
+
+
+@pytest.mark.parametrize("has_id", [True, False])
+def test_a_directory_that_was_moved_goes_on(tmp_path: Path, *, has_id: bool) -> None:
+    """By the id of its node; a directory of the original nsqd by its first records."""
+    write_queue(tmp_path / "a", "t", [messages(0, 5)])
+    if has_id:
+        (tmp_path / "a" / "nsqd.node").write_text("c" * 32 + "\n")
+    first = Query(tmp_path / "a")
+    first.batch()
+    (tmp_path / "a").rename(tmp_path / "b")
+    write_queue(tmp_path / "b", "t", [messages(0, 6)])
+
+    assert Query(tmp_path / "b", offset=first.offset).batch() == bodies(5, 1)
+    assert str(tmp_path) not in json.dumps(first.offset) or not has_id
+
+
+def test_two_copies_of_one_node_are_refused(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_queue(tmp_path / name, "t", [messages(0, 5)])
+        (tmp_path / name / "nsqd.node").write_text("c" * 32 + "\n")
+
+    with pytest.raises(ValueError, match="are directories of the same nsqd"):
+        Query(tmp_path / "*")
+
+
+def test_a_checkpoint_of_the_first_version_goes_on(tmp_path: Path) -> None:
+    write_queue(tmp_path, "t", [messages(0, 5)])
+    (tmp_path / "nsqd.node").write_text("c" * 32 + "\n")
+    old = {"end": {str(tmp_path): {"t": f"0:{3 * RECORD}"}}, "begin": {}}
+
+    query = Query(tmp_path, offset=old)
+
+    assert query.batch() == bodies(3, 2)
+    assert list(query.offset["end"]) == ["c" * 32]
+    assert query.batch() is None
+
+
+def test_damage_fails_a_stream_by_default(tmp_path: Path) -> None:
+    damaged = bytearray(content(messages(0, 6)))
+    damaged[3 * RECORD] = 0xFF
+    write_queue(tmp_path, "t", [messages(0, 6), messages(6, 3)])
+    write_segment(tmp_path, "t", 0, bytes(damaged))
+    query = Query(tmp_path)
+
+    with pytest.raises(DamagedSegmentError, match=f"at offset {3 * RECORD}"):
+        query.batch()
+
+    lenient = Query(tmp_path, mode="PERMISSIVE")
+    assert lenient.batch() == bodies(0, 3) + bodies(6, 3)
+
+
+def test_a_limit_below_the_number_of_queues_starves_none(tmp_path: Path) -> None:
+    names = [f"t{number:02d}" for number in range(20)]
+    for number, name in enumerate(names):
+        write_queue(tmp_path, name, [messages(100 * number, 50)])
+    query = Query(tmp_path, maxRowsPerTrigger="10")
+    seen: set[bytes] = set()
+
+    for _ in range(2):
+        seen |= set(query.batch() or ())
+
+    assert seen == {message(100 * number).body for number in range(20)}
+
+
+def test_an_idle_stream_looks_once_per_interval(tmp_path: Path) -> None:
+    write_queue(tmp_path, "t", [messages(0, 2)])
+    query = Query(tmp_path, lookInterval="1h")
+    assert query.batch() == bodies(0, 2)
+    assert query.batch() is None
+
+    write_queue(tmp_path, "t", [messages(0, 3)])
+    assert query.batch() is None
+    assert Query(tmp_path, offset=query.offset).batch() == bodies(2, 1)
 
 
 def test_the_lag_is_the_distance_to_the_end(tmp_path: Path) -> None:
@@ -325,8 +533,9 @@ def test_the_lag_is_the_distance_to_the_end(tmp_path: Path) -> None:
 
     latest = StreamOffset.from_json(query.reader.reportLatestOffset())
 
-    assert query.offset["end"] == {str(tmp_path): {"t": f"0:{RECORD}"}}
-    assert latest.end == {(str(tmp_path), "t"): (0, 5 * RECORD)}
+    node = f"path:{tmp_path}"
+    assert query.offset["end"][node]["t"]["at"] == f"0:{RECORD}"
+    assert latest.positions() == {(node, "t"): (0, 5 * RECORD)}
 
 
 @pytest.mark.parametrize("option", ["since", "until", "includeBad", "includeUnsynced"])
