@@ -3,9 +3,9 @@
 `queue` (DiskQueue, and how all of this works) appends through `writer`, large or slow ones by an
 `append_job`, reads through `reader`, keeps count of finished records in `progress`, and is synced
 by a `sync_job` when its owner says so; `recovery` opens it.
-On disk: `layout` (names, metadata), `segment` (records), `sidecar` (finished records), `envelope`
-(the message in a record). `intervals` is the set of finished records, `salvage` finds records at
-damage, `tools` and `__main__` are `python -m diskqueue`, `errors` has the exceptions.
+On disk: `layout` (names, metadata), `segment` (records), `sidecar` (finished records), `sidecars`
+(identity), `envelope` (the message in a record). `intervals` is the set of finished records,
+`salvage` finds records at damage, `tools` and `__main__` are `python -m diskqueue`; `errors`.
 Called by nsqd's broker, Spark's readers and the command line. Synchronous, without threads of its
 own; imports the standard library only.
 """

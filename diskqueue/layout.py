@@ -10,6 +10,7 @@ go-diskqueue ignores these, which are ours alone and may be missing:
     NAME.diskqueue.finished                  finished records behind the read position: `sidecar`
     NAME.diskqueue.finished.<random>.tmp     the same while it is being written
     NAME.diskqueue.due, .due.old             when deferred messages are due: nsqd's `due_log`
+    NAME.diskqueue.generation                which queue of that name this is: `sidecars`
 
 A new file needs a kind in `_FILE_NAME`, a field of `QueueFiles`, its removal in `remove_queue`, its
 undo in `writer`, and its crash points in tests/support/faults; the archive uses the same writer.
@@ -36,7 +37,7 @@ _FILE_NAME = re.compile(
     # As "%06d" writes numbers up to MAX_NUMBER: another spelling of one, with more zeros or digits
     # of another script, would be opened under a name that no file has.
     r"(?:(?P<number>[0-9]{6}|[1-9][0-9]{6,17})\.dat(?P<bad>\.bad(?:\.[0-9]+)?)?"
-    r"|(?P<kind>meta\.dat|finished|due|due\.old)(?P<temporary>\.[0-9]+\.tmp)?)",
+    r"|(?P<kind>meta\.dat|finished|due|due\.old|generation)(?P<temporary>\.[0-9]+\.tmp)?)",
     re.DOTALL,
 )
 # Files and positions go no farther: half of an int64, so that counting on from one stays within it.
@@ -71,6 +72,7 @@ class QueueFiles:
     has_metadata: bool = False
     has_finished: bool = False
     has_due: bool = False
+    has_generation: bool = False
     segments: dict[int, int] = field(default_factory=dict)  # number -> size in bytes
     bad_files: list[str] = field(default_factory=list)
     temporary_files: list[str] = field(default_factory=list)
@@ -99,6 +101,11 @@ def finished_path(directory: str, name: str) -> str:
 def due_path(directory: str, name: str) -> str:
     """Return the path of the log of due times, which nsqd keeps beside the queue."""
     return f"{directory}/{name}.diskqueue.due"
+
+
+def generation_path(directory: str, name: str) -> str:
+    """Return the path of the file that tells a queue from others of the same name."""
+    return f"{directory}/{name}.diskqueue.generation"
 
 
 def quarantine_path(path: str) -> str:
@@ -206,6 +213,8 @@ def _add_file(files: QueueFiles, match: re.Match[str], path: str) -> None:
         files.has_finished = True
     elif match["kind"] in ("due", "due.old"):
         files.has_due = True
+    elif match["kind"] == "generation":
+        files.has_generation = True
     else:
         files.has_metadata = True
 

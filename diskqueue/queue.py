@@ -82,6 +82,7 @@ class DiskQueue:
         max_record_bytes: int = DEFAULT_MAX_RECORD_BYTES,
         max_append_bytes: int | None = None,
         holds_messages: bool = False,
+        stores_generation: bool = False,
         files: layout.QueueFiles | None = None,
         logger: logging.Logger = _logger,
     ) -> None:
@@ -94,6 +95,7 @@ class DiskQueue:
                 lowered after they were written.
             holds_messages: records have the shape of `envelope`: more damage is seen then, and
                 where records go on behind it.
+            stores_generation: have the first sync name the queue, for readers that keep positions.
             files: the queue's entry in `layout.list_queues`, for a caller that opens many queues.
 
         Raises:
@@ -118,7 +120,12 @@ class DiskQueue:
         )
         self._progress = Progress(name, found, self._reader, self._writer, logger)
         self._outstanding = self._progress.outstanding
-        self._durability = Durability(self._directory, name, found, self._progress, self._writer)
+        self._durability = Durability(
+            *(self._directory, name, found, self._progress, self._writer),
+            stores_generation=stores_generation,
+        )
+        # The name that tells this queue from others of the same name before or after it.
+        self.generation = self._durability.generation
 
     @property
     def depth(self) -> int:

@@ -13,7 +13,8 @@ The order of the steps makes a crash between any two of them harmless:
 3. replace the sidecar of finished records, which is good for the old metadata too;
 4. replace the metadata;
 5. remove the sidecar if no record is finished behind the new read position;
-6. delete the segments that have no unfinished record.
+6. delete the segments that have no unfinished record;
+7. write the generation of a queue that has none yet.
 
 On a full disk steps 3 and 4 have no room, and would never get any if they had to come before step
 6: then that comes first. A crash in between leaves metadata that points to segments that are
@@ -37,6 +38,7 @@ from diskqueue.progress import Progress, Run, Snapshot
 from diskqueue.recovery import Recovered
 from diskqueue.segment import SegmentState
 from diskqueue.sidecar import NO_FINGERPRINT, Block, Fingerprints, Position, Sidecar, encode_body
+from diskqueue.sidecars.generation import Generation
 from diskqueue.writer import FsyncTarget, Writer
 
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -169,6 +171,8 @@ class SyncJob:
     append_count: int
     commit_count: int
     lock: threading.Lock
+    # None if it is stored, or the queue has no records.
+    generation: Generation | None
     is_cancelled: bool = field(default=False, init=False)
     are_segments_durable: bool = field(default=False, init=False)
     # Which of the removals are done, and segments that were deleted before older ones.
@@ -185,6 +189,7 @@ class SyncJob:
             try:
                 if not self.is_cancelled:
                     self._run_steps()
+                    self._store_generation()
             finally:
                 self.release()
 
@@ -196,6 +201,7 @@ class SyncJob:
             and self.finished is None
             and not self.sidecar.exists
             and not self.removals
+            and self.generation is None
             and not any(target.state.is_suspect for target in self.targets)
         )
 
@@ -245,6 +251,12 @@ class SyncJob:
         if has_sidecar_to_remove or self.removals or consumed:
             layout.fsync_directory(self.directory)
 
+    def _store_generation(self) -> None:
+        if self.generation is not None:
+            # The next sync tries again; a reader who asks for the generation is told the error.
+            with contextlib.suppress(OSError):
+                self.generation.ensure()
+
     def _write_positions(self, text: bytes, update: SidecarUpdate | None) -> None:
         if update is not None:
             self.sidecar.write(update.previous, update.body)
@@ -269,7 +281,14 @@ class Durability:
     """How much of a queue is durable: its changes since the last sync, and the sync under way."""
 
     def __init__(
-        self, directory: str, name: str, found: Recovered, progress: Progress, writer: Writer
+        self,
+        directory: str,
+        name: str,
+        found: Recovered,
+        progress: Progress,
+        writer: Writer,
+        *,
+        stores_generation: bool = False,
     ) -> None:
         # Records appended and committed since the last sync that succeeded.
         self.append_count = 0
@@ -279,6 +298,8 @@ class Durability:
         self._progress = progress
         self._writer = writer
         self._sidecar = Sidecar(directory, name, exists=found.has_sidecar)
+        self.generation = Generation(directory, name)
+        self._stores_generation = stores_generation
         # The content of the metadata file, or None while that is unknown.
         self._durable_text = found.durable_text
         self._job: SyncJob | None = None
@@ -348,6 +369,8 @@ class Durability:
             self._cancel_job()
         self._progress.complete_consumed_segment()
         job = self._make_job(with_metadata=True)
+        # Not at a close: thousands of queues of another nsqd would each need their fsyncs for it.
+        job.generation = None
         return None if self._durable_text is not None and self._is_idle(job) else job
 
     def forget_all(self) -> None:
@@ -377,6 +400,7 @@ class Durability:
             self.append_count = self.commit_count = 0
             self._durable_text = None
             self._sidecar.forget(is_removed=False)
+            self.generation.end()
             try:
                 was_there = remove_queue(self._directory, self._name, segments)
             except OSError:
@@ -411,7 +435,13 @@ class Durability:
             append_count=self.append_count,
             commit_count=self.commit_count,
             lock=self._lock,
+            generation=self.generation
+            if self._needs_generation(with_metadata=with_metadata)
+            else None,
         )
+
+    def _needs_generation(self, *, with_metadata: bool) -> bool:
+        return self._stores_generation and with_metadata and not self.generation.is_stored
 
     def _is_idle(self, job: SyncJob) -> bool:
         """Tell whether a job would leave all files as they are."""
@@ -454,7 +484,11 @@ def remove_queue(directory: str, name: str, segments: Iterable[SegmentState]) ->
     """
     failure: OSError | None = None
     was_there = False
-    paths = [(layout.finished_path(directory, name), False)]
+    # The generation first: segments that stay behind must not be taken for those of the same queue.
+    paths = [
+        (layout.generation_path(directory, name), False),
+        (layout.finished_path(directory, name), False),
+    ]
     paths += [
         (layout.segment_path(directory, name, segment.number), segment.damage is not None)
         for segment in segments

@@ -31,7 +31,7 @@ from nsqd.http.server import BeforeHook, HttpServer, Router, log_request
 from nsqd.lookup.registration import Registration
 from nsqd.node import Node
 from nsqd.runtime import tls
-from nsqd.runtime.data_path import Listing, list_data_path, lock_directory
+from nsqd.runtime.data_path import Listing, ensure_node_id, list_data_path, lock_directory
 from nsqd.runtime.disk_watch import DiskWatch
 from nsqd.runtime.drain import Drain
 from nsqd.runtime.event_loop import (
@@ -299,6 +299,7 @@ class Daemon:
             drain=drain,
             loop_lags=self._loop_lags,
             loop_watch=loop_watch,
+            node_id=ensure_node_id(self._data_path),
         )
 
     async def _serve_tcp(self) -> None:

@@ -36,6 +36,8 @@ class Node:
     # How late the event loop was: all lags since the start, and the worst of the last minute.
     loop_lags: Histogram
     loop_watch: LoopWatch
+    # Tells this node from all others, across restarts: its data path holds it.
+    node_id: str
     memory: MemoryReader = field(default_factory=MemoryReader)
 
     @property

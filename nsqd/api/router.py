@@ -129,6 +129,7 @@ class NodeRoutes:
                 "max_deflate_level": options.max_deflate_level,
                 "topology_zone": options.topology_zone,
                 "topology_region": options.topology_region,
+                "node_id": node.node_id,
             }
         )
 

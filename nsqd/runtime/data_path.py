@@ -1,7 +1,8 @@
-"""The data path as a whole: its lock, and its content at the start."""
+"""The data path as a whole: its lock, its content at the start, and the id of its node."""
 
 import contextlib
 import fcntl
+import logging
 import os
 import time
 from collections.abc import Mapping
@@ -9,8 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diskqueue.layout import QueueFiles, list_queues
+from diskqueue.sidecars.identity import make_identity, read_identity, write_identity
 from nsqd.broker.archive.keeper import DIRECTORY_NAME
 from nsqd.config.flags import OptionsError
+
+NODE_FILE_NAME = "nsqd.node"
+
+logger = logging.getLogger(__name__)
 
 # The farthest that a clock is believed to have been set back since the last run.
 MAX_CLOCK_STEP_NS = 365 * 24 * 3600 * 10**9
@@ -37,6 +43,23 @@ def lock_directory(path: Path) -> int:
             " (possibly in use by another instance of nsqd)"
         ) from error
     return descriptor
+
+
+def ensure_node_id(path: Path) -> str:
+    """Return the id of the node whose data path this is, made and noted if it has none.
+
+    Without room on the disk it is that of this process only: consumers have to make room first.
+    """
+    file_path = path / NODE_FILE_NAME
+    node_id = None
+    try:
+        node_id = read_identity(file_path)
+        if node_id is None:
+            node_id = make_identity()
+            write_identity(file_path, node_id)
+    except OSError as error:
+        logger.warning("NSQ: the node has no id across restarts: %s - %s", file_path, error)
+    return node_id or make_identity()
 
 
 @dataclass(frozen=True, slots=True)

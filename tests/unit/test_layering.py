@@ -54,7 +54,15 @@ LAYERS = {
     "nsqd.broker": Layer(
         ("nsqd.broker", "nsqd.protocol.names", "nsqd.config.limits", "diskqueue"), forbidden=IO
     ),
-    "nsqd.runtime": Layer(("nsqd.runtime", "nsqd.broker", "nsqd.config", "diskqueue.layout")),
+    "nsqd.runtime": Layer(
+        (
+            "nsqd.runtime",
+            "nsqd.broker",
+            "nsqd.config",
+            "diskqueue.layout",
+            "diskqueue.sidecars.identity",
+        )
+    ),
     "nsqd.http": Layer(
         ("nsqd.http", "nsqd.runtime", "nsqd.protocol", "nsqd.config"), ("httptools",)
     ),

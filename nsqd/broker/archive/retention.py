@@ -28,6 +28,7 @@ from diskqueue.errors import CorruptSegmentError
 from diskqueue.layout import QueueFiles
 from diskqueue.recovery import recover
 from diskqueue.segment import RecordLimits, SegmentState, iter_buffers
+from diskqueue.sidecars.generation import Generation
 from diskqueue.sync_job import remove_queue
 from diskqueue.writer import FsyncTarget, Writer
 
@@ -146,6 +147,7 @@ class RetainedLog:
         self._retention = retention
         self._segment_bytes = retention.segment_bytes(max_bytes_per_file)
         self._limits = RecordLimits(max_record_bytes=max_record_bytes)
+        self.generation = Generation(directory, name)
         _ensure_directory(directory)
         found = recover(directory, name, self._limits, logger, files)
         self._read_pos = found.read_pos
@@ -257,6 +259,10 @@ class RetainedLog:
             self._writer.close()  # most archives are written to now and then
         self.delete_dropped()
         self._is_unsynced = has_more
+        if self.size_bytes and not self.generation.is_stored:
+            # The next sync tries again; a reader who asks for the generation is told the error.
+            with contextlib.suppress(OSError):
+                self.generation.ensure()
 
     def sync(self) -> None:
         """Make everything durable, and delete the files of dropped segments, in one go.

@@ -169,6 +169,7 @@ class DiskBackend:
             # A message is checked when it is published, by the --max-msg-size of that run.
             max_append_bytes=MAX_STORED_BYTES,
             holds_messages=True,
+            stores_generation=True,
             files=files,
         )
         self._name = name
@@ -368,6 +369,7 @@ class DiskBackend:
     def stay(self) -> None:
         """Be the backend of a new queue of the same name: the old one was being deleted."""
         del self._leaving[self._name]
+        self._queue.generation.end()
 
     def remove_files(self) -> None:
         """Remove the files of a queue that is leaving, for the last time; block, in any thread.

@@ -40,6 +40,7 @@ FAILPOINTS = (
             *("create:segment", "write:segment", "fsync:segment", "unlink:segment"),
             *("create:meta", "write:meta", "fsync:meta", "rename:meta"),
             *("create:finished", "write:finished", "fsync:finished", "rename:finished"),
+            *("write:generation", "fsync:generation", "rename:generation"),
             *("create:nsqd", "write:nsqd", "fsync:nsqd", "rename:nsqd"),
             *("create:due", "write:due", "fsync:directory", "unlink:meta", "send:ok"),
         )

@@ -4,7 +4,9 @@ import os
 import time
 from pathlib import Path
 
-from nsqd.runtime.data_path import list_data_path
+import pytest
+
+from nsqd.runtime.data_path import ensure_node_id, list_data_path
 
 
 def test_newest_change_is_that_of_the_newest_file(tmp_path: Path) -> None:
@@ -44,3 +46,35 @@ def test_a_name_that_the_archive_has_too_hides_no_date(tmp_path: Path) -> None:
         os.utime(segment, (seconds, seconds))
 
     assert list_data_path(tmp_path).newest_change_ns == 1_800_000_000 * 10**9
+
+
+def test_a_node_keeps_its_id(tmp_path: Path) -> None:
+    node_id = ensure_node_id(tmp_path)
+
+    assert ensure_node_id(tmp_path) == node_id == (tmp_path / "nsqd.node").read_text().strip()
+
+
+def test_nodes_have_different_ids(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+
+    assert ensure_node_id(tmp_path) != ensure_node_id(tmp_path / "other")
+
+
+def test_a_file_that_is_no_id_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "nsqd.node").write_text("torn")
+
+    node_id = ensure_node_id(tmp_path)
+
+    assert ensure_node_id(tmp_path) == node_id
+
+
+def test_without_room_the_id_is_that_of_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(path: object, name: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("nsqd.runtime.data_path.write_identity", refuse)
+
+    assert len(ensure_node_id(tmp_path)) == 32
+    assert "No space left" in caplog.text
