@@ -5,8 +5,8 @@ more codec that takes bytes and returns bytes, like those of `nsqd.protocol.comp
 no transport of its own.
 
 Two policies ask clients for certificates. `require-verify` is what OpenSSL does by itself.
-`require` wants any certificate, trusted or not, which Python's ssl module cannot express; see
-`_accept_any_certificate`.
+`require` wants any certificate, trusted or not. Python's ssl module can express neither that nor a
+server without a session cache: both are set in OpenSSL itself, see `_find_openssl`.
 """
 
 import _ssl
@@ -29,6 +29,9 @@ _OPENSSL_SUITE: Final = re.compile(
     r"(?:(ECDHE-ECDSA|ECDHE-RSA|DHE-RSA)-)?"
     r"(?:AES(?P<bits>128|256)-(?P<mode>GCM-)?(?P<hash>SHA(?:256|384)?)|CHACHA20-POLY1305)"
 )
+# Numbers of OpenSSL's ssl.h.
+_SET_SESSION_CACHE_MODE: Final = 44
+_SESSION_CACHE_OFF: Final = 0
 _SOURCE_LINE: Final = re.compile(r"^\[SSL\] | \(_ssl\.c:\d+\)$")
 
 
@@ -57,7 +60,8 @@ def build_server_context(
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_RENEGOTIATION
     # NSQ's connections live long, so resuming gains nothing; and a resumed session would let a
-    # client in on a certificate that was good when the session began.
+    # client in on a certificate that was good when the session began. See also
+    # `_switch_session_cache_off`.
     context.num_tickets = 0
     context.options |= ssl.OP_NO_TICKET
     _set_min_version(context, min_version)
@@ -68,8 +72,18 @@ def build_server_context(
         context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
     if client_auth_policy:
         context.verify_mode = ssl.CERT_REQUIRED
+    try:
+        _switch_session_cache_off(context)
+        if client_auth_policy == "require":
+            _accept_any_certificate(context)
+    except TlsConfigError as error:
+        # A session lets in no one who would not be let in without it, if no certificate is asked
+        # for; and TLS 1.3 has no sessions but those of tickets.
+        if client_auth_policy == "require" or (
+            client_auth_policy and min_version < ssl.TLSVersion.TLSv1_3
+        ):
+            raise TlsConfigError(f"client auth policy {client_auth_policy}: {error}") from error
     if client_auth_policy == "require":
-        _accept_any_certificate(context)
         _prove_any_certificate_accepted(context, cert, key)
     return context
 
@@ -270,46 +284,74 @@ def _accept() -> Callable[..., int]:
     return _VerifyCallback(lambda _store, _argument: 1)
 
 
+def _switch_session_cache_off(context: ssl.SSLContext) -> None:
+    """Make OpenSSL keep no sessions of TLS 1.2, which a client could resume by their id.
+
+    Raises:
+        TlsConfigError: this Python is built another way.
+    """
+    library, pointer = _find_openssl(context)
+    control = library.SSL_CTX_ctrl
+    control.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_long, ctypes.c_void_p]
+    control.restype = ctypes.c_long
+    control(pointer, _SET_SESSION_CACHE_MODE, _SESSION_CACHE_OFF, None)
+
+
 def _accept_any_certificate(context: ssl.SSLContext) -> None:
     """Make OpenSSL take the client's certificate without verifying it.
 
     With CERT_REQUIRED, OpenSSL refuses clients that send no certificate, and asks a callback about
-    those that do; the default callback verifies the chain. Python has no name for setting another
-    one, so we set it by ctypes, in the library that Python's own module uses, on the SSL_CTX that
-    is the first member of Python's context object. Both are checked before they are relied on.
+    those that do; the default callback verifies the chain.
+
+    Raises:
+        TlsConfigError: this Python is built another way.
+    """
+    library, pointer = _find_openssl(context)
+    try:
+        callback = _accept()
+    except MemoryError as error:
+        raise _not_possible(error) from error
+    set_callback = library.SSL_CTX_set_cert_verify_callback
+    set_callback.argtypes = [ctypes.c_void_p, _VerifyCallback, ctypes.c_void_p]
+    set_callback.restype = None
+    set_callback(pointer, callback, None)
+
+
+def _find_openssl(context: ssl.SSLContext) -> tuple[ctypes.CDLL, int]:
+    """Return OpenSSL and its SSL_CTX of a context, for settings that Python has no name for.
+
+    The library is the one that Python's own module uses; the SSL_CTX is the first member of
+    Python's context object. Both are checked before they are relied on.
 
     Raises:
         TlsConfigError: this Python is built another way.
     """
     if sys.implementation.name != "cpython":
-        raise TlsConfigError(f"client auth policy require: not possible on {sys.version}")
+        raise TlsConfigError(f"not possible on {sys.version}")
     try:
         library = ctypes.CDLL(getattr(_ssl, "__file__", None))
         version_of_library = library.OpenSSL_version_num
         get_options = library.SSL_CTX_get_options
-        set_callback = library.SSL_CTX_set_cert_verify_callback
-        callback = _accept()
-    except (OSError, AttributeError, MemoryError) as error:
-        raise TlsConfigError(
-            f"client auth policy require: not possible with this build of Python ({error})"
-        ) from error
+    except (OSError, AttributeError) as error:
+        raise _not_possible(error) from error
     version_of_library.restype = ctypes.c_ulong
     get_options.argtypes = [ctypes.c_void_p]
     get_options.restype = ctypes.c_uint64
-    set_callback.argtypes = [ctypes.c_void_p, _VerifyCallback, ctypes.c_void_p]
-    set_callback.restype = None
 
     pointer = ctypes.c_void_p.from_address(id(context) + object.__basicsize__).value
-    is_pointer = pointer is not None and pointer > 0xFFFF and pointer % 8 == 0
     if (
         version_of_library() != ssl.OPENSSL_VERSION_NUMBER
-        or not is_pointer
+        or pointer is None
+        or pointer <= 0xFFFF
+        or pointer % 8
         or get_options(pointer) != context.options & 0xFFFF_FFFF_FFFF_FFFF
     ):
-        raise TlsConfigError(
-            "client auth policy require: the ssl module of this Python is not laid out as expected"
-        )
-    set_callback(pointer, callback, None)
+        raise TlsConfigError("the ssl module of this Python is not laid out as expected")
+    return library, pointer
+
+
+def _not_possible(error: Exception) -> TlsConfigError:
+    return TlsConfigError(f"not possible with this build of Python ({error})")
 
 
 def _prove_any_certificate_accepted(context: ssl.SSLContext, cert: str, key: str) -> None:

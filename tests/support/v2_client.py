@@ -107,10 +107,10 @@ def client_context(authority: Credentials, own: Credentials | None = None) -> ss
 class _Tls:
     """The client's end of TLS, between two buffers."""
 
-    def __init__(self, context: ssl.SSLContext) -> None:
+    def __init__(self, context: ssl.SSLContext, session: ssl.SSLSession | None = None) -> None:
         self.incoming = ssl.MemoryBIO()
         self.outgoing = ssl.MemoryBIO()
-        self.object = context.wrap_bio(self.incoming, self.outgoing)
+        self.object = context.wrap_bio(self.incoming, self.outgoing, session=session)
 
     def shake_hands(self) -> bool:
         """Make a step; True when it is done."""
@@ -385,9 +385,11 @@ class V2Client:
 
     # --- upgrades
 
-    def send_client_hello(self, context: ssl.SSLContext) -> None:
+    def send_client_hello(
+        self, context: ssl.SSLContext, session: ssl.SSLSession | None = None
+    ) -> None:
         """Begin a TLS handshake without waiting for anything."""
-        tls = _Tls(context)
+        tls = _Tls(context, session)
         tls.shake_hands()
         self.send_raw(tls.outgoing.read())
         self._tls = tls
@@ -418,9 +420,11 @@ class V2Client:
         if data:
             self.send_raw(data)
 
-    async def start_tls(self, context: ssl.SSLContext) -> None:
-        """Shake hands and read the OK that follows."""
-        self.send_client_hello(context)
+    async def start_tls(
+        self, context: ssl.SSLContext, session: ssl.SSLSession | None = None
+    ) -> None:
+        """Shake hands, asking to resume the session if there is one; read the OK that follows."""
+        self.send_client_hello(context, session)
         await self.finish_handshake()
         await self.expect_ok()
 

@@ -274,20 +274,51 @@ async def test_no_session_is_resumed(
     start_nsqd: StartNsqd,
     authority: certs.Credentials,
     server: certs.Credentials,
+    tmp_path: Path,
     version: ssl.TLSVersion,
 ) -> None:
-    nsqd = await start_nsqd(tls_cert=server.cert_file, tls_key=server.key_file)
-    context = client_context(authority)
+    """A resumed session would let in a client whose certificate has expired meanwhile."""
+    nsqd = await start_nsqd(
+        tls_cert=server.cert_file,
+        tls_key=server.key_file,
+        tls_root_ca_file=authority.cert_file,
+        tls_client_auth_policy="require-verify",
+        https_address="127.0.0.1:0",
+    )
+    known = certs.make_client(tmp_path, "known.example", authority=authority)
+    context = client_context(authority, known)
     context.maximum_version = version
 
-    client = await nsqd.connect()
-    await client.identify(tls_v1=True)
-    await client.start_tls(context)
-    await client.publish("t", b"x")
-    session = client.tls.session
+    async def open_tcp(session: ssl.SSLSession | None) -> TlsFacts:
+        client = await nsqd.connect()
+        await client.identify(tls_v1=True)
+        await client.start_tls(context, session)
+        await client.publish("t", b"x")
+        return client.tls.version(), client.tls.session, client.tls.session_reused
 
-    assert session is None or not session.has_ticket
-    assert client.tls.version() == version.name.replace("_", ".")
+    async def open_https(session: ssl.SSLSession | None) -> TlsFacts:
+        return await asyncio.to_thread(ping_https, nsqd.daemon.https_port, context, session)
+
+    for connect in (open_tcp, open_https):
+        used, session, _ = await connect(None)
+        assert used == version.name.replace("_", ".")
+        assert session is None or not session.has_ticket
+        assert (await connect(session))[2] is False
+
+
+# The version, the session to resume, and whether one was resumed.
+TlsFacts = tuple[str | None, ssl.SSLSession | None, bool | None]
+
+
+def ping_https(port: int, context: ssl.SSLContext, session: ssl.SSLSession | None) -> TlsFacts:
+    """Ask for /ping, and return the facts of the connection that was used."""
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=10) as plain,
+        context.wrap_socket(plain, server_hostname="localhost", session=session) as secured,
+    ):
+        secured.sendall(b"GET /ping HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert secured.recv(1000).startswith(b"HTTP/1.1 200")
+        return secured.version(), secured.session, secured.session_reused
 
 
 @pytest.mark.parametrize("is_trusted", [True, False])

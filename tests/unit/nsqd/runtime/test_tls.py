@@ -68,8 +68,10 @@ class Client:
         credentials: Credentials | None = None,
         version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3,
         ciphers: str | None = None,
+        first: "Client | None" = None,
     ) -> None:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        """Args: first: a client whose session is to be resumed."""
+        context = first.tls.context if first else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.load_verify_locations(party.authority.cert_file)
         context.minimum_version = context.maximum_version = version
         if ciphers:
@@ -77,7 +79,11 @@ class Client:
         if credentials:
             context.load_cert_chain(credentials.cert_file, credentials.key_file)
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self.tls = context.wrap_bio(self.incoming, self.outgoing, server_hostname="localhost")
+        self.tls = context.wrap_bio(
+            *(self.incoming, self.outgoing),
+            server_hostname="localhost",
+            session=first.tls.session if first else None,
+        )
 
     def shake_hands(self, server: TlsCodec) -> None:
         for _ in range(4):
@@ -423,6 +429,45 @@ def test_another_openssl_than_pythons_own_is_not_used(
 
     with pytest.raises(TlsConfigError, match="not laid out as expected"):
         server_context(party, "require")
+
+
+@pytest.mark.parametrize(
+    ("policy", "min_version", "is_refused"),
+    [
+        ("", ssl.TLSVersion.TLSv1_2, False),
+        ("require-verify", ssl.TLSVersion.TLSv1_2, True),
+        ("require-verify", ssl.TLSVersion.TLSv1_3, False),
+    ],
+)
+def test_a_session_cache_that_stays_on_is_refused_where_it_lets_clients_in(
+    party: Party,
+    monkeypatch: pytest.MonkeyPatch,
+    policy: str,
+    min_version: ssl.TLSVersion,
+    is_refused: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    monkeypatch.setattr(tls, "_ssl", SimpleNamespace(__file__=None))
+
+    if is_refused:
+        with pytest.raises(TlsConfigError, match="client auth policy require-verify: not possible"):
+            server_context(party, policy, min_version)
+    else:
+        server_context(party, policy, min_version)
+
+
+@every_version
+@pytest.mark.parametrize("policy", ["", *POLICIES])
+def test_no_session_is_resumed(party: Party, policy: str, version: ssl.TLSVersion) -> None:
+    context = server_context(party, policy)
+    first = Client(party, party.client, version)
+    open_still = TlsCodec(context)  # OpenSSL drops the session of a connection that breaks
+    first.shake_hands(open_still)
+
+    second = Client(party, party.client, version, first=first)
+    second.shake_hands(TlsCodec(context))
+
+    assert second.tls.session_reused is False
+    assert context.session_stats()["number"] == 0
 
 
 def test_a_policy_that_has_no_effect_stops_the_start(
