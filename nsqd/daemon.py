@@ -61,6 +61,9 @@ from nsqd.tcp.connection import TcpSettings, V2Connection
 
 logger = logging.getLogger(__name__)
 
+# At a stop, publishers whose messages wait for the disk have so long to be answered.
+LAST_REPLIES_S = 10.0
+
 
 class StartError(Exception):
     """nsqd can't start; the text is what the operator reads."""
@@ -308,14 +311,19 @@ class Daemon:
         factory = functools.partial(V2Connection, self.broker, settings)
         listener = self._listeners["TCP"]
         logger.info("TCP: listening on %s", format_address(listener.getsockname()))
-        self._undo.callback(self._stop_tcp, await serve(listener, factory))
+        self._undo.push_async_callback(self._stop_tcp, await serve(listener, factory))
 
-    def _stop_tcp(self, server: asyncio.Server) -> None:
+    async def _stop_tcp(self, server: asyncio.Server) -> None:
+        """Take no more commands; close each connection when its last publish is answered."""
         for listener in self._listeners.values():
             remove_unix_socket(listener)
         server.close()
         for connection in list(self._connections):
             connection.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_REPLIES_S):
+                for connection in list(self._connections):
+                    await connection.replies.wait_sent()
         if self._auth_servers is not None:
             self._auth_servers.close()
 

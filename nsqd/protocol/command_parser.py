@@ -35,10 +35,14 @@ from nsqd.protocol.commands import (
     Requeue,
 )
 from nsqd.protocol.errors import ErrorCode, FatalClientError
+from nsqd.protocol.go_json import MAX_OBJECT_BYTES
 
 MAGIC = b"  V2"
 SIZE_BYTES = 4
 MAX_LINE_BYTES = 16384  # with its LF; nsqd's read buffer
+# A secret becomes part of a URL: to quote 5 MB of it, which --max-body-size would let pass, takes a
+# second.
+MAX_SECRET_BYTES = 4 * 1024
 # How many commands ahead the parser looks for a run. Bytes that turn out to be no run have been
 # read in vain, so the distance doubles with each run found, and falls back to the minimum when
 # there is none: looking ahead never costs more than a few times the runs it has found.
@@ -192,8 +196,13 @@ class CommandParser(_Chunks):
 
     def feed(self, data: bytes) -> None:
         """Append bytes from the client."""
-        self.is_dragging = self._waiting is not None or self._mpub is not None
+        self.is_dragging = self.is_mid_command
         self._append(data)
+
+    @property
+    def is_mid_command(self) -> bool:
+        """Whether the client has begun a command, and owes the rest of it."""
+        return self._waiting is not None or self._mpub is not None
 
     def find_lone_publish(self, data: bytes) -> Publish | None:
         """Return the command that these bytes are, if they are exactly one PUB like the last one.
@@ -307,11 +316,11 @@ class CommandParser(_Chunks):
     # --- commands with a body, which begins at the position `body`
 
     def _read_identify(self, _words: list[bytes], body: int) -> Identify:
-        return Identify(self._read_body("IDENTIFY", body))
+        return Identify(self._read_body("IDENTIFY", body, MAX_OBJECT_BYTES))
 
     def _read_auth(self, words: list[bytes], body: int) -> Auth:
         command_lines.check_auth(words)
-        return Auth(self._read_body("AUTH", body))
+        return Auth(self._read_body("AUTH", body, MAX_SECRET_BYTES))
 
     def _read_pub(self, words: list[bytes], body: int) -> Publish:
         topic = command_lines.read_pub(words)
@@ -351,7 +360,12 @@ class CommandParser(_Chunks):
         self._done(end)
         return self._data[position:end]
 
-    def _read_body(self, verb: str, position: int) -> bytes:
+    def _read_body(self, verb: str, position: int, limit: int) -> bytes:
+        """Read the body of an IDENTIFY or AUTH; its size is checked before it is waited for.
+
+        Args:
+            limit: below --max-body-size, which nsqd checks, and for which it has other words.
+        """
         code = ErrorCode.E_BAD_BODY
         size = self._read_size(position, code, f"{verb} failed to read body size")
         maximum = self._limits.max_body_size
@@ -359,6 +373,8 @@ class CommandParser(_Chunks):
             raise FatalClientError(code, f"{verb} body too big {size} > {maximum}")
         if size <= 0:
             raise FatalClientError(code, f"{verb} invalid body size {size}")
+        if size > limit:
+            raise FatalClientError(code, f"{verb} body too large {size} > {limit}")
         return self._read_bytes(position + SIZE_BYTES, size, code, f"{verb} failed to read body")
 
     def _read_message(self, verb: str, position: int) -> bytes:

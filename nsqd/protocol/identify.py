@@ -26,6 +26,10 @@ MAX_SAMPLE_RATE = 99
 MIN_MSG_TIMEOUT_MS = 1_000
 DEFAULT_DEFLATE_LEVEL = 6
 
+# Every statistic of a client shows them.
+TEXT_FIELDS: Final = ("client_id", "hostname", "user_agent", "topology_region", "topology_zone")
+MAX_TEXT_BYTES: Final = 255
+
 # A client sends this to switch heartbeats or output buffering off.
 _OFF: Final = -1
 
@@ -127,6 +131,10 @@ def negotiate(
         FatalClientError: the body cannot be decoded, or asks for values that the limits forbid.
     """
     request = _decode(body)
+    for name in TEXT_FIELDS:
+        size = len(getattr(request, name).encode())
+        if size > MAX_TEXT_BYTES:
+            _refuse(f"{name} too large {size} > {MAX_TEXT_BYTES}")
     settings = _apply_values(request, current, limits)
     if not request.feature_negotiation:
         return settings, b"OK"

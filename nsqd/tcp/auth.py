@@ -25,10 +25,6 @@ from nsqd.tcp.auth_patterns import Pattern, PatternError
 
 logger = logging.getLogger(__name__)
 
-# A secret becomes part of a URL. To quote 5 MB of it, as much as nsqd takes, would hold everybody
-# up for a second; 16 KB take some milliseconds.
-MAX_SECRET_BYTES = 16 * 1024
-
 PUBLISH: Final = "publish"
 SUBSCRIBE: Final = "subscribe"
 # The permission that each command needs.
@@ -262,16 +258,12 @@ class ClientAuth:
         """Remember the secret of an AUTH command.
 
         Raises:
-            FatalClientError: AUTH is disabled, the client has its rights already, or the secret is
-                too long.
+            FatalClientError: AUTH is disabled, or the client has its rights already.
         """
         if self.state is not None and self.state.permission_count:
             raise FatalClientError(ErrorCode.E_INVALID, "AUTH already set")
         if self._servers is None:
             raise FatalClientError(ErrorCode.E_AUTH_DISABLED, "AUTH disabled")
-        if len(secret) > MAX_SECRET_BYTES:
-            text = f"AUTH body too big {len(secret)} > {MAX_SECRET_BYTES}"
-            raise FatalClientError(ErrorCode.E_BAD_BODY, text)
         self._secret = secret
 
     def ask(self, remote_ip: str, tls: TlsCodec | None) -> asyncio.Future[AuthState]:

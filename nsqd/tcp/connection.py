@@ -32,14 +32,14 @@ from nsqd.runtime.listen import format_address
 from nsqd.runtime.turns import running_turns
 from nsqd.tcp import handlers
 from nsqd.tcp.auth import AuthServers, ClientAuth
-from nsqd.tcp.handlers import HANDLERS, Replies, failed_error
+from nsqd.tcp.handlers import HANDLERS, Replies
 from nsqd.tcp.read_gate import PauseReason, ReadGate
 from nsqd.tcp.stream import ClientStream, TlsEndedError, TlsRefusedError
 
 logger = logging.getLogger(__name__)
 
 # After a fatal error the client's input is read and dropped this long, so that closing with input
-# unread does not reset the connection and destroy the error frame on its way.
+# unread does not reset the connection and destroy the replies and the error frame on their way.
 LINGER_S = 1.0
 TLS_HANDSHAKE_S = 5.0
 # With more bytes than this unsent, a consumer is not given messages.
@@ -48,6 +48,9 @@ WRITE_BUFFER_HIGH_BYTES = 256 * 1024
 FULL_READ_BYTES = 256_000
 # A deadline this near counts as reached: the second heartbeat and the deadline are one moment.
 DEADLINE_SLACK_S = 0.05
+# A client without heartbeats is looked at this often. A command that it has begun has to be
+# complete within two such intervals, as with the default heartbeats.
+SILENT_INTERVAL_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +76,8 @@ class Phase(Enum):
 
     OPEN = auto()  # commands are run, messages delivered
     LAST_REPLIES = auto()  # the client has sent its last byte: closed when its replies are sent
-    FAILED = auto()  # a fatal error waits behind other replies: lingers when it is sent
-    LINGERING = auto()  # the fatal error is sent, input is dropped: closed after LINGER_S
+    FAILED = auto()  # a fatal error, or the end, waits behind other replies: lingers when sent
+    LINGERING = auto()  # all is sent, input is dropped: closed after LINGER_S
     CLOSED = auto()  # closed or aborted
 
 
@@ -109,7 +112,7 @@ class Deadlines:
     busy client never touches its timer: the heartbeat looks at the notes.
     """
 
-    __slots__ = ("_interval_s", "_loop", "_on_due", "_timer", "heard_at")
+    __slots__ = ("_interval_s", "_loop", "_on_due", "_timer", "has_heartbeats", "heard_at")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_due: Callable[[Due], object]) -> None:
         """Count the client as heard now.
@@ -120,7 +123,8 @@ class Deadlines:
         self.heard_at = loop.time()  # set by the connection, too
         self._loop = loop
         self._on_due: Callable[[Due], object] | None = on_due
-        self._interval_s = 0.0
+        self.has_heartbeats = False
+        self._interval_s = SILENT_INTERVAL_S
         self._timer: asyncio.TimerHandle | None = None
 
     def set(self, due: Due, delay_s: float) -> None:
@@ -136,13 +140,15 @@ class Deadlines:
             self._timer = None
 
     def start_heartbeats(self, interval_ms: int) -> None:
-        """Count the client as heard now, and make heartbeats due; 0: none, and no deadline."""
+        """Count the client as heard now, and make heartbeats due.
+
+        Args:
+            interval_ms: 0 for none; the client is still looked at, as if there were some.
+        """
         self.heard_at = self._loop.time()
-        self._interval_s = interval_ms / 1000
-        if interval_ms:
-            self.await_heartbeat()
-        else:
-            self.clear()
+        self.has_heartbeats = interval_ms > 0
+        self._interval_s = interval_ms / 1000 or SILENT_INTERVAL_S
+        self.await_heartbeat()
 
     def await_tls(self) -> None:
         """Give the client the time of a TLS handshake."""
@@ -309,13 +315,16 @@ class V2Connection(asyncio.Protocol):
         try:
             failure = self.replies.send_settled()
             if failure is not None:
-                self._fail(failed_error(*failure))
-            elif self.gate.reasons or self._phase is not _OPEN:
+                logger.warning("client(%s) - %s", self.remote_address, failure)
+                self._end(Phase.FAILED)
+            if self.gate.reasons or self._phase is not _OPEN:
                 self._go_on_when_replied()
         except Exception as error:  # noqa: BLE001 - any error of one client ends that client only
             self._give_up(error)
-        if self.gate.reasons and not self.replies.is_full and self.gate.lift(PauseReason.DISK):
-            self.deadlines.heard_at = self._loop.time()
+        # Its silence counts from here on: until now it waited for the answer.
+        self.deadlines.heard_at = self._loop.time()
+        if self.gate.reasons and not self.replies.is_full:
+            self.gate.lift(PauseReason.DISK)
 
     # --- commands
 
@@ -434,13 +443,21 @@ class V2Connection(asyncio.Protocol):
                 self._transport.abort()
 
     def _beat(self) -> None:
-        """Send a heartbeat, unless the client has been silent, or deaf, for too long."""
+        """Send a heartbeat, unless the client has been silent, or deaf, for too long.
+
+        A client without heartbeats may be both, but not silent within a command.
+        """
+        has_heartbeats = self.deadlines.has_heartbeats
         vitality = self.deadlines.examine(
-            is_client_heard=self.gate.is_client_heard, stalled_at=self.replies.stalled_at
+            is_client_heard=self.gate.is_client_heard
+            and not self.replies.waiting
+            and (has_heartbeats or self.parser.is_mid_command),
+            stalled_at=self.replies.stalled_at if has_heartbeats else None,
         )
         match vitality:
             case Vitality.ALIVE:
-                self.stream.write(frames.HEARTBEAT)
+                if has_heartbeats:
+                    self.stream.write(frames.HEARTBEAT)
                 self.deadlines.await_heartbeat()
             case Vitality.DEAF:
                 logger.warning("client(%s) - does not read, closing", self.remote_address)
@@ -473,13 +490,17 @@ class V2Connection(asyncio.Protocol):
                     self.close()
             case LineTooLongError() | CompressionError() | SSLError():
                 logger.warning("client(%s) - %r", self.remote_address, error)
-                self.close()
+                self._end(Phase.FAILED)  # without an error frame, as nsqd does
+                self._go_on_when_replied()
             case AssertionError():
                 raise error
             case _:
                 address = self.remote_address
                 logger.error("client(%s) - internal error, closing", address, exc_info=error)
-                self._abort()
+                if self._phase is _OPEN:
+                    self.close()  # the publishes before it are answered
+                else:
+                    self._abort()
 
     def _fail(self, error: FatalClientError) -> None:
         """Send the error behind the other replies, then give the client time to read it."""
@@ -507,7 +528,10 @@ class V2Connection(asyncio.Protocol):
                 pass
 
     def close(self) -> None:
-        """Close without a word, once the written bytes are sent."""
+        """Close without a further word, once all replies and the written bytes are sent."""
+        if self.replies.waiting:
+            self._end(Phase.LAST_REPLIES)
+            return
         self._end(Phase.CLOSED)
         self._transport.close()
         # A client that does not read can't keep the connection: nsqd has a write deadline.

@@ -422,6 +422,7 @@ class Replies:
         "_fresh",
         "_gate",
         "_on_settled",
+        "_sent",
         "_waiting_bytes",
         "_write",
         "add",
@@ -453,6 +454,7 @@ class Replies:
         # reply is a publish's, and the frames. Changed here only.
         self.waiting: deque[tuple[Receipt | None, str, bytes]] = deque()
         self._waiting_bytes = 0
+        self._sent: asyncio.Future[None] | None = None  # `wait_sent` waits for it
 
     @property
     def is_full(self) -> bool:
@@ -483,47 +485,58 @@ class Replies:
         self._append(receipt, verb, reply)
         receipt.when_done(self._note_settled)
 
-    def send_settled(self) -> tuple[str, Exception] | None:
-        """Send the waiting replies as far as their publishes are durable.
+    def send_settled(self) -> FatalClientError | None:
+        """Send the waiting replies as far as their publishes are durable, or have failed.
+
+        A failed publish is answered with its error. Those behind it were made before that was
+        known: they are answered in their turn.
 
         Returns:
-            The verb and the error of the next publish if it has failed. The replies behind it are
-            dropped: its error is the client's last reply.
+            The error of the first publish that has failed, None if there is none.
         """
         settled: list[bytes] = []
-        failure = None
+        failure: FatalClientError | None = None
         waiting = self.waiting
         while waiting:
             receipt, verb, reply = waiting[0]
-            if receipt is not None:
-                if not receipt.is_done:
-                    break
-                if receipt.error is not None:
-                    failure = (verb, receipt.error)
-                    self._clear()
-                    break
+            if receipt is not None and not receipt.is_done:
+                break
             waiting.popleft()
             self._waiting_bytes -= len(reply)
+            if receipt is not None and receipt.error is not None:
+                error = failed_error(verb, receipt.error)
+                failure = failure or error
+                reply = encode_frame(_ERROR, error.frame_data)
             settled.append(reply)
+        if not waiting:
+            self._tell_sent()
         if settled:
             self._write(b"".join(settled))
             if self.stalled_at is not None:
                 self._gate.pause(PauseReason.UNREAD)
         return failure
 
+    async def wait_sent(self) -> None:
+        """Return when no reply waits for the disk any more, or the connection is gone."""
+        if self.waiting:
+            self._sent = asyncio.get_running_loop().create_future()
+            await self._sent
+
+    def _tell_sent(self) -> None:
+        if self._sent is not None and not self._sent.done():
+            self._sent.set_result(None)
+
     def close(self) -> None:
         """Drop all replies: the connection is gone."""
         self._fresh.clear()
-        self._clear()
+        self.waiting.clear()
+        self._waiting_bytes = 0
+        self._tell_sent()
         self._on_settled = None
 
     def _append(self, receipt: Receipt | None, verb: str, reply: bytes) -> None:
         self.waiting.append((receipt, verb, reply))
         self._waiting_bytes += len(reply)
-
-    def _clear(self) -> None:
-        self.waiting.clear()
-        self._waiting_bytes = 0
 
     def _note_settled(self, _error: Exception | None) -> None:
         if self._on_settled is not None:

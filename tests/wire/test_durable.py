@@ -14,7 +14,7 @@ import pytest
 from tests.support.certs import make_authority, make_server
 from tests.support.http_client import HttpClient
 from tests.support.running_daemon import RunningDaemon, StartNsqd
-from tests.support.v2_client import QUIET_S, V2Client, client_context
+from tests.support.v2_client import QUIET_S, V2Client, client_context, sized
 
 BROKEN = OSError(errno.EIO, "Input/output error")
 
@@ -241,6 +241,54 @@ async def test_a_fatal_error_waits_for_the_replies_before_it(
     await client.expect_ok()
     await client.expect_error(b"E_INVALID invalid command NONSENSE")
     await client.expect_closed()
+
+
+@pytest.mark.both_loops("the end of a connection")
+async def test_a_line_that_is_too_long_swallows_no_answer(nsqd: RunningDaemon, disk: Disk) -> None:
+    """As in Go: OK, OK, and closed without an error frame."""
+    client = await nsqd.connect()
+    await client.publish("t", b"0")
+    disk.hold()
+    publish = b"PUB t\n" + sized(b"x")
+
+    client.send_raw(publish + publish + b"y" * 20_000)
+    await client.expect_quiet()
+    disk.release()
+
+    await client.expect_ok()
+    await client.expect_ok()
+    await client.expect_closed()
+
+
+async def test_a_deleted_channel_swallows_no_answer(nsqd: RunningDaemon, disk: Disk) -> None:
+    client = await nsqd.connect()
+    await client.subscribe("other", rdy=0)
+    disk.hold()
+    client.pub("t", b"x")
+    await client.expect_quiet()
+    await nsqd.request("POST", "/channel/delete?topic=other&channel=ch")
+    await client.expect_quiet()
+
+    disk.release()
+
+    await client.expect_ok()
+    await client.expect_closed()
+
+
+async def test_a_stop_swallows_no_answer(nsqd: RunningDaemon, disk: Disk) -> None:
+    client = await nsqd.connect()
+    disk.hold()
+    client.pub("t", b"x")
+    await client.expect_quiet()
+    stopping = asyncio.create_task(nsqd.shut_down())
+    await client.expect_quiet()
+    client.pub("t", b"too late")
+
+    disk.release()
+
+    await client.expect_ok()
+    await client.expect_closed()
+    await stopping
 
 
 async def test_tls_begins_after_the_replies_in_the_clear(

@@ -57,7 +57,7 @@ async def test_identify_without_negotiation_is_ok(client: V2Client, body: bytes)
         b'{"sample_rate": 4294967296}',
         b'{"msg_timeout": 99999999999999999999}',
         b"[" * 50_000,
-        b'{"a":' * 50_000,
+        b'{"a":' * 13_000,
     ],
     ids=lambda body: body[:30].decode(),
 )  # W-21, W-24

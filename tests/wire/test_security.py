@@ -12,6 +12,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from struct import pack
 
 import pytest
 
@@ -20,6 +21,7 @@ from lookupd.tcp import PeerConnection, PeerServer
 from nsqd.config.options import Options
 from nsqd.daemon import StartError
 from nsqd.protocol.go_json import MAX_OBJECT_BYTES
+from nsqd.protocol.identify import TEXT_FIELDS
 from nsqd.runtime.tls import build_client_context, build_server_context
 from tests.support import certs
 from tests.support.auth_server import AuthServer, allow
@@ -164,8 +166,34 @@ async def test_json_bomb_in_identify(nsqd: RunningDaemon, body: bytes) -> None:
 
     kind, data = await client.read_frame()
 
-    assert (kind, data) in ((0, b"OK"), (1, b"E_BAD_BODY IDENTIFY failed to decode JSON body"))
-    assert kind == 1 or len(body) <= MAX_OBJECT_BYTES
+    if len(body) > MAX_OBJECT_BYTES:
+        size = min(len(body), 5 << 20)
+        text = f"E_BAD_BODY IDENTIFY body too large {size} > {MAX_OBJECT_BYTES}"
+        assert (kind, data) == (1, text.encode())
+    else:
+        refusal = (1, b"E_BAD_BODY IDENTIFY failed to decode JSON body")
+        assert (kind, data) in ((0, b"OK"), refusal)
+
+
+@pytest.mark.parametrize(("verb", "limit"), [("IDENTIFY", 64 * 1024), ("AUTH", 4 * 1024)])
+async def test_sizes_are_checked_before_the_body_comes(
+    nsqd: RunningDaemon, verb: str, limit: int
+) -> None:
+    client = await nsqd.connect()
+
+    client.send_raw(f"{verb}\n".encode() + pack(">i", limit + 1))  # and not one byte more
+
+    await client.expect_error(f"E_BAD_BODY {verb} body too large {limit + 1} > {limit}".encode())
+
+
+@pytest.mark.parametrize("name", TEXT_FIELDS)
+async def test_identities_are_short(nsqd: RunningDaemon, name: str) -> None:
+    client = await nsqd.connect()
+    await client.identify(**{name: "é" * 127})
+
+    client.command("IDENTIFY", body=json.dumps({name: "é" * 128}).encode())
+
+    await client.expect_error(f"E_BAD_BODY IDENTIFY {name} too large 256 > 255".encode())
 
 
 async def test_json_bomb_in_config(nsqd: RunningDaemon) -> None:

@@ -79,7 +79,7 @@ class Client:
         if credentials:
             context.load_cert_chain(credentials.cert_file, credentials.key_file)
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self.tls = context.wrap_bio(
+        self.tls: ssl.SSLObject = context.wrap_bio(
             *(self.incoming, self.outgoing),
             server_hostname="localhost",
             session=first.tls.session if first else None,

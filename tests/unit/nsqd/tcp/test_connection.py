@@ -2,11 +2,13 @@
 
 import logging
 import zlib
+from collections.abc import Callable
+from unittest.mock import patch
 
 import pytest
 
 from nsqd.protocol.frames import FrameType
-from nsqd.tcp.connection import DEADLINE_SLACK_S, LINGER_S, V2Connection
+from nsqd.tcp.connection import DEADLINE_SLACK_S, LINGER_S, SILENT_INTERVAL_S, V2Connection
 from nsqd.tcp.handlers import MAX_WAITING_REPLIES
 from nsqd.tcp.read_gate import PauseReason
 from nsqd.tcp.stream import MAX_DECODED_BYTES
@@ -163,6 +165,35 @@ def test_a_client_without_heartbeats_has_all_the_time() -> None:
     assert rig.texts() == [b"E_INVALID cannot SUB with heartbeats disabled"]
 
 
+@pytest.mark.parametrize(
+    ("begun", "answer"),
+    [
+        (b"PUB ", []),
+        (b"PUB t\n\x00", [b"E_BAD_MESSAGE PUB failed to read message body size"]),
+        (
+            b"MPUB t\n\x00\x00\x00\x20\x00\x00\x00\x02" + sized(b"x"),
+            [b"E_BAD_MESSAGE MPUB failed to read message(1) body size"],
+        ),
+    ],
+)
+def test_without_heartbeats_a_command_that_has_begun_has_a_deadline(
+    begun: bytes, answer: list[bytes]
+) -> None:
+    rig = ConnectionRig()
+    identify(rig, b'{"heartbeat_interval":-1}')
+    rig.advance(1000.0)
+
+    rig.send(begun)
+    rig.advance(SILENT_INTERVAL_S)
+    rig.send(b"\x00")  # no sign of life
+    assert rig.transport.is_open
+    rig.advance(SILENT_INTERVAL_S)
+    rig.advance(SILENT_INTERVAL_S)
+
+    assert rig.texts() == answer
+    assert rig.transport.has_eof if answer else rig.transport.is_closed
+
+
 def test_a_deaf_client_is_aborted_after_one_interval() -> None:
     rig = ConnectionRig()
     identify(rig, b'{"heartbeat_interval":1000}')
@@ -248,6 +279,9 @@ def test_too_many_replies_that_wait_for_the_disk_pause_reading() -> None:
 
     assert rig.transport.is_reading()
     assert rig.texts() == [b"OK"]
+    rig.advance(5.0)  # it waits for its other answers
+    for receipt in rig.topic.receipts[1:]:
+        receipt.settle(None)
     rig.advance(1.9)  # counted from now
     assert rig.transport.is_open
     rig.advance(0.1)
@@ -348,9 +382,12 @@ def test_a_publish_that_fails_on_disk_ends_the_connection() -> None:
     rig.topic.receipts[0].settle(OSError(28, "No space left on device"))
 
     assert rig.texts() == [b"E_PUB_FAILED PUB failed no space left on device"]
-    assert rig.transport.has_eof
+    rig.publish(b"c")
+    had_eof = rig.transport.has_eof
     rig.topic.receipts[1].settle(None)
-    assert rig.texts() == []
+    assert rig.texts() == [b"OK"]  # it is stored
+    assert (had_eof, rig.transport.has_eof) == (False, True)
+    assert rig.topic.bodies == [b"a", b"b"]
 
 
 def test_a_client_that_stops_in_a_body_is_told_so() -> None:
@@ -389,17 +426,85 @@ def test_a_line_that_is_too_long_closes_without_a_word() -> None:
     rig.send(pub(b"a") + b"x" * 20_000)
 
     assert rig.texts() == [b"OK"]
+    assert rig.transport.has_eof
+    rig.advance(LINGER_S)  # what it still sends is dropped: a reset could destroy the OK
     assert rig.transport.is_closed
 
 
-def test_an_internal_error_aborts_one_connection(caplog: pytest.LogCaptureFixture) -> None:
+LONG_LINE = b"x" * 20_000
+
+
+def leave_by_long_line(rig: ConnectionRig) -> None:
+    rig.send(LONG_LINE)
+
+
+def leave_by_internal_error(rig: ConnectionRig) -> None:
+    rig.topic.error = RuntimeError("ours")
+    rig.publish(b"c")
+
+
+def leave_by_close(rig: ConnectionRig) -> None:
+    rig.connection.close()  # the channel is deleted, or nsqd stops
+
+
+@pytest.mark.parametrize("leave", [leave_by_long_line, leave_by_internal_error, leave_by_close])
+def test_replies_that_are_owed_come_before_any_end(leave: Callable[[ConnectionRig], None]) -> None:
+    """Go answers OK twice and closes: both messages are stored."""
+    rig = ConnectionRig()
+    rig.topic.is_durable = True
+    rig.publish(b"a", b"b")
+
+    leave(rig)
+    rig.send(pub(b"too late"))
+    assert rig.transport.is_open
+    for receipt in rig.topic.receipts:
+        receipt.settle(None)
+
+    assert rig.texts() == [b"OK", b"OK"]
+    rig.advance(LINGER_S)
+    assert rig.transport.is_closed
+    assert rig.topic.bodies == [b"a", b"b"]
+
+
+def test_a_client_that_waits_for_its_answer_is_not_silent() -> None:
+    rig = ConnectionRig()
+    identify(rig, b'{"heartbeat_interval":1000}')
+    rig.topic.is_durable = True
+    rig.publish(b"a")
+
+    for _ in range(10):
+        rig.advance(1.0)
+    assert rig.transport.is_open
+    assert rig.texts() == [HEARTBEAT] * 10
+    rig.topic.receipts[0].settle(None)
+    assert rig.texts() == [b"OK"]
+
+    rig.advance(1.0)  # its silence counts from the answer on
+    assert rig.transport.is_open
+    rig.advance(1.0)
+    assert rig.transport.is_closed
+
+
+def test_an_internal_error_closes_one_connection(caplog: pytest.LogCaptureFixture) -> None:
     rig = ConnectionRig()
     rig.topic.error = RuntimeError("ours")
 
     rig.publish(b"a")
 
-    assert rig.transport.is_aborted
+    assert rig.transport.is_closed
     assert "internal error, closing" in caplog.text
+
+
+def test_an_internal_error_at_the_end_aborts_the_connection() -> None:
+    rig = ConnectionRig()
+    rig.topic.is_durable = True
+    rig.publish(b"a")
+    rig.connection.close()
+
+    with patch.object(rig.transport, "write", side_effect=RuntimeError("ours")):
+        rig.topic.receipts[0].settle(None)
+
+    assert rig.transport.is_aborted
 
 
 def test_a_broken_invariant_is_not_hidden() -> None:

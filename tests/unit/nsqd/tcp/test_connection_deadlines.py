@@ -2,7 +2,7 @@
 
 import pytest
 
-from nsqd.tcp.connection import DEADLINE_SLACK_S, Deadlines, Due, Vitality
+from nsqd.tcp.connection import DEADLINE_SLACK_S, SILENT_INTERVAL_S, Deadlines, Due, Vitality
 from tests.support.fake_loop import FakeLoop
 
 INTERVAL_S = 10.0
@@ -78,14 +78,17 @@ def test_heartbeats_are_due_one_by_one() -> None:
     assert rig.due == [(Due.HEARTBEAT, 10.0), (Due.HEARTBEAT, 35.0)]
 
 
-def test_without_heartbeats_there_is_no_deadline() -> None:
+def test_without_heartbeats_the_client_is_looked_at_all_the_same() -> None:
     rig = Rig()
     rig.deadlines.set(Due.MAGIC, 5.0)
     rig.deadlines.start_heartbeats(0)
 
-    rig.loop.advance(1000)
+    rig.loop.advance(SILENT_INTERVAL_S)
 
-    assert rig.due == []
+    assert rig.due == [(Due.HEARTBEAT, SILENT_INTERVAL_S)]
+    assert not rig.deadlines.has_heartbeats
+    rig.loop.advance(SILENT_INTERVAL_S)
+    assert rig.examine() is Vitality.SILENT
 
 
 @pytest.mark.parametrize(

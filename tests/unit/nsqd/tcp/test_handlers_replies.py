@@ -3,6 +3,7 @@
 import pytest
 
 from nsqd.broker.queue.receipt import Receipt
+from nsqd.protocol.frames import FrameType, encode_frame
 from nsqd.tcp.handlers import MAX_WAITING_BYTES, MAX_WAITING_REPLIES, Replies
 from nsqd.tcp.read_gate import ReadGate
 from tests.support.fake_loop import FakeLoop, FakeTransport, FakeTurns
@@ -13,7 +14,7 @@ class Rig:
 
     def __init__(self) -> None:
         self.written: list[bytes] = []
-        self.failures: list[tuple[str, Exception]] = []
+        self.failures: list[str] = []
         self.transport = FakeTransport()
         gate = ReadGate(self.transport, FakeTurns(FakeLoop()), lambda: False)
         self.replies = Replies(self.written.append, gate, self.on_settled)
@@ -21,7 +22,7 @@ class Rig:
     def on_settled(self) -> None:
         failure = self.replies.send_settled()
         if failure is not None:
-            self.failures.append(failure)
+            self.failures.append(str(failure))
 
     def add_durable(self, reply: bytes, verb: str = "PUB") -> Receipt:
         receipt = Receipt(1)
@@ -80,18 +81,21 @@ def test_a_publish_that_is_durable_already_waits_for_nothing() -> None:
     assert rig.written == [b"a", b"b"]
 
 
-def test_the_error_of_a_failed_publish_is_the_last_reply() -> None:
+def test_a_failed_publish_is_answered_in_its_turn_and_so_are_those_behind_it() -> None:
     rig = Rig()
     first, second = rig.add_durable(b"1"), rig.add_durable(b"2", "MPUB")
-    rig.add_durable(b"3")
-    error = OSError("disk")
-    second.settle(error)
+    third, fourth = rig.add_durable(b"3"), rig.add_durable(b"4")
+    second.settle(OSError("disk"))
+    third.settle(OSError("later"))
     assert rig.failures == []
 
     first.settle(None)
+    fourth.settle(None)
 
-    assert rig.written == [b"1"]
-    assert rig.failures == [("MPUB", error)]
+    errors = [b"E_MPUB_FAILED MPUB failed disk", b"E_PUB_FAILED PUB failed later"]
+    frames = b"".join(encode_frame(FrameType.ERROR, text) for text in errors)
+    assert rig.written == [b"1" + frames, b"4"]
+    assert rig.failures == [errors[0].decode()]
     assert not rig.replies.waiting
 
 
