@@ -36,8 +36,11 @@ from nsqd.broker.scheduler import Scheduler
 # the 128 KB from which on malloc asks the kernel for new pages each time, which takes longer.
 PART_MAX_COUNT = 1024
 PART_MAX_BYTES = 64 * 1024
-# Publishes that are written together, in bytes of bodies.
+# Publishes that are written together. To plan and to complete their put into one queue takes 2.5 us
+# for each, beside 0.2 us for each of their messages, once, to encode it.
 GROUP_MAX_BYTES = 1024 * 1024
+GROUP_MAX_COUNT = 4096
+GROUP_MAX_PUTS = 256
 # A publisher whose publish makes the line longer than this may send no more before it is done.
 LINE_MAX_BYTES = 1024 * 1024
 # Half a million messages are freed in 16 ms: a few parts in each step.
@@ -228,9 +231,10 @@ class PublishLine:
         """Put publishes into the queues until one has to wait for its records to be written."""
         self.state = LineState.BUSY
         while self._waiting:
-            group = self._take_group()
+            targets = self._queues.find_targets()
+            group = self._take_group(len(targets))
             try:
-                transfer = self._begin(group)
+                transfer = self._begin(group, targets)
             except OSError as error:
                 self._fail(group, error)
                 continue
@@ -242,20 +246,25 @@ class PublishLine:
         if self.state is LineState.BUSY:
             self.state = LineState.IDLE
 
-    def _take_group(self) -> list[Publish]:
-        """Take the publishes from the front that can be written together."""
+    def _take_group(self, target_count: int) -> list[Publish]:
+        """Take the publishes from the front that can be written together to so many queues."""
         group = [self._waiting.popleft()]
         if group[0].stands_alone:
             return group
-        size_bytes = group[0].size_bytes
+        count, size_bytes = group[0].count, group[0].size_bytes
         while self._waiting and not self._waiting[0].stands_alone:
+            count += self._waiting[0].count
             size_bytes += self._waiting[0].size_bytes
-            if size_bytes > GROUP_MAX_BYTES:
+            if (
+                count > GROUP_MAX_COUNT
+                or size_bytes > GROUP_MAX_BYTES
+                or (len(group) + 1) * target_count > GROUP_MAX_PUTS
+            ):
                 break
             group.append(self._waiting.popleft())
         return group
 
-    def _begin(self, group: list[Publish]) -> Transfer | None:
+    def _begin(self, group: list[Publish], targets: Sequence[PutTarget]) -> Transfer | None:
         """Put publishes into the queues, or return the transfer that has to be run first.
 
         Raises:
@@ -267,7 +276,7 @@ class PublishLine:
             self._queues.put(parts[0].batch)
             self._succeed(group)
             return None
-        transfer = Transfer(self._queues.find_targets(), parts)
+        transfer = Transfer(targets, parts)
         if transfer.has_jobs:
             return transfer
         transfer.complete()

@@ -266,19 +266,43 @@ class V2Connection(asyncio.Protocol):
             self.server.on_read()
 
     def eof_received(self) -> bool:
-        """Answer a client that stops in the middle of a body; False lets the transport close."""
+        """Answer a client that stops in the middle of a body; leave, or wait for its replies.
+
+        A thousand clients may go at once. To let go of one takes 20 us here and 30 us in the event
+        loop, so each leaves in a turn that has time for it. True keeps the transport until then.
+        """
+        self._hear_last_byte()
+        if not self.replies.waiting:
+            self._end(Phase.CLOSED)
+            self._turns.share(self._depart)
+        return True
+
+    def _hear_last_byte(self) -> None:
         error = self.parser.error_at_eof
         if self._phase is Phase.OPEN and error is not None:
             self._fail(error)
         elif self.replies.waiting:
             self._phase = Phase.LAST_REPLIES
-        return bool(self.replies.waiting)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Leave, unless that is done already."""
+        if self in self.server.connections:
+            self._leave()
+
+    def _depart(self) -> bool:
+        """Let go of a client that has sent its last byte; return False: there is no more to do."""
+        if self.stream.unsent_bytes:
+            self.close()
+        elif self in self.server.connections:
+            self._leave()
+            self._transport.close()
+        return False
+
+    def _leave(self) -> None:
         """Leave the channel and drop every reference that closes a circle."""
         logger.info("client(%s) - exiting", self.remote_address)
         self._end(Phase.CLOSED)
-        self.server.connections.discard(self)
+        self.server.connections.remove(self)
         # The garbage collector is off: these refer to the connection, and it to them.
         self.deadlines.close()
         self.stream.close()
@@ -486,7 +510,8 @@ class V2Connection(asyncio.Protocol):
                 text = f"IDENTIFY failed {error}"
                 self._fail(FatalClientError(ErrorCode.E_IDENTIFY_FAILED, text))
             case TlsEndedError():
-                if not self.eof_received() and self._phase is Phase.OPEN:
+                self._hear_last_byte()
+                if self._phase is Phase.OPEN:
                     self.close()
             case LineTooLongError() | CompressionError() | SSLError():
                 logger.warning("client(%s) - %r", self.remote_address, error)

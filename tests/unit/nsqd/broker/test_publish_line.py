@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from nsqd.broker.archive.archive import Archive
 from nsqd.broker.errors import ClosedError, DepthLimitError
 from nsqd.broker.publish_line import (
+    GROUP_MAX_COUNT,
+    GROUP_MAX_PUTS,
     LINE_MAX_BYTES,
     PART_MAX_BYTES,
     PART_MAX_COUNT,
@@ -167,6 +169,33 @@ def test_a_long_line_holds_its_publishers(tmp_path: Path) -> None:
     rig.settle()
     assert receipt is not None
     assert receipt.is_done
+
+
+@pytest.mark.parametrize(
+    ("channel_count", "batch_count", "most"),
+    [
+        (1, 1, GROUP_MAX_PUTS),
+        (16, 1, GROUP_MAX_PUTS // 16),
+        (1, 1000, GROUP_MAX_COUNT // 1000 * 1000),
+    ],
+)
+def test_publishes_are_written_together_as_far_as_a_turn_has_time(
+    tmp_path: Path, *, channel_count: int, batch_count: int, most: int
+) -> None:
+    rig = rig_of(tmp_path, *(f"c{number}" for number in range(channel_count)))
+    rig.scheduler.holds_threads = True
+    rig.topic().publish(BODIES)
+    publish_count = 2 * most // batch_count
+    receipts = [rig.topic().publish([b"x"] * batch_count) for _ in range(publish_count)]
+    seen = []
+
+    while not all(receipt is not None and receipt.is_done for receipt in receipts):
+        before = rig.topic().message_count
+        rig.scheduler.finish_thread()
+        rig.settle()
+        seen.append(rig.topic().message_count - before)
+
+    assert max(seen[1:]) == most
 
 
 @pytest.mark.parametrize("mem_queue_size", [0, 10])

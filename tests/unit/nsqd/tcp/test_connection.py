@@ -394,9 +394,11 @@ def test_a_client_that_stops_in_a_body_is_told_so() -> None:
     rig = ConnectionRig()
     rig.send(pub(b"abc")[:-1])
 
-    assert not rig.connection.eof_received()
+    rig.connection.eof_received()
+    rig.loop.turn()
 
     assert rig.texts() == [b"E_BAD_MESSAGE PUB failed to read message body"]
+    assert rig.transport.is_closed
 
 
 def test_a_client_that_stops_gets_its_last_replies() -> None:
@@ -414,11 +416,44 @@ def test_a_client_that_stops_gets_its_last_replies() -> None:
     assert len(rig.topic.published) == 1
 
 
-def test_a_client_that_stops_without_replies_is_closed_by_the_transport() -> None:
+def test_a_client_that_stops_is_let_go_in_a_turn_that_has_time() -> None:
     rig = ConnectionRig()
     rig.publish(b"a")
 
-    assert not rig.connection.eof_received()
+    assert rig.connection.eof_received()  # the transport stays open
+    assert rig.transport.is_open
+    rig.loop.turn()
+
+    assert rig.transport.is_closed
+    assert rig.settings.connections == set()
+    assert rig.loop.timer_count == 0
+
+
+def test_a_client_that_stops_and_reads_nothing_is_cut_off() -> None:
+    rig = ConnectionRig()
+    rig.publish(b"a")
+    rig.transport.buffered_bytes = 1000
+
+    rig.connection.eof_received()
+    rig.loop.turn()
+    assert rig.settings.connections == {rig.connection}
+    rig.loop.advance(LINGER_S)
+
+    assert rig.transport.is_aborted
+
+
+def test_a_client_that_is_lost_before_its_turn_leaves_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    rig = ConnectionRig()
+
+    rig.connection.eof_received()
+    rig.connection.connection_lost(None)
+    rig.loop.turn()
+
+    assert caplog.text.count("exiting") == 1
+    assert rig.settings.connections == set()
 
 
 def test_a_line_that_is_too_long_closes_without_a_word() -> None:
