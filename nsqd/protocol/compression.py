@@ -16,7 +16,7 @@ A deflate stream is raw RFC 1951 without end; every flush is followed by an empt
 
 import struct
 import zlib
-from typing import Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 import snappy
 
@@ -46,6 +46,9 @@ class CompressionError(Exception):
 
 class SnappyCodec:
     """Both directions of a connection in snappy's framing format."""
+
+    # The most that should be encoded at once: 0.1 ms, and one chunk.
+    max_encoded_bytes: ClassVar = _MAX_PLAIN_CHUNK_BYTES
 
     __slots__ = ("_compressor", "_decompressor", "_input", "_is_identified", "_output")
 
@@ -168,6 +171,9 @@ class SnappyCodec:
 
 class DeflateCodec:
     """Both directions of a connection as raw deflate streams."""
+
+    # The most that should be encoded at once: noise takes 0.6 ms at level 6.
+    max_encoded_bytes: ClassVar = 16 * 1024
 
     __slots__ = ("_compressor", "_decompressor", "_is_full")
 

@@ -21,10 +21,9 @@ from weakref import WeakKeyDictionary
 SLICE_S = 0.001
 # Each of many busy ones gets at least this much at a time: switching costs about 10 us.
 MIN_SLICE_S = 0.0001
-# A turn that has taken so long takes on no new work: a thousand clients may be ready at once.
-MAX_TURN_S = 0.003
-# Work that begins so long after the last is taken for that of another turn.
-TURN_GAP_S = 0.0015
+# So much new work is done at once, beside the work that was left: a thousand clients may be ready
+# in one turn.
+MAX_NEW_WORK_S = 0.003
 
 Step = Callable[[], bool]
 
@@ -34,8 +33,8 @@ class Turns:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._call_soon = loop.call_soon
-        self._turn_began_at = 0.0
-        self._asked_at = 0.0
+        # The time that new work has taken since work that was left had its turn.
+        self._new_work_s = 0.0
         self._steps: deque[Step] = deque()
         self._is_planned = False
 
@@ -47,17 +46,20 @@ class Turns:
         share_s = SLICE_S / (1 + len(self._steps))
         return time.perf_counter() + (share_s if share_s > MIN_SLICE_S else MIN_SLICE_S)
 
-    def has_room(self) -> bool:
-        """Say whether new work may begin in this turn, or should be shared out to later ones.
+    def do_now(self, step: Step) -> bool:
+        """Do a step of new work at once, if there is time for it; return whether work is left.
 
-        No loop tells when a turn begins. Under dense traffic, several turns may be taken for one:
-        then some work is shared out needlessly, and sharing begins a turn.
+        Work that is left has to be shared, which begins a turn with time for new work. No loop
+        tells when a turn begins, so that the new work of several short turns is counted together;
+        then one step in 3 ms is shared needlessly.
         """
-        now = time.perf_counter()
-        if now - self._asked_at > TURN_GAP_S:
-            self._turn_began_at = now
-        self._asked_at = now
-        return now - self._turn_began_at < MAX_TURN_S
+        if self._new_work_s >= MAX_NEW_WORK_S:
+            return True
+        began = time.perf_counter()
+        try:
+            return step()
+        finally:
+            self._new_work_s += time.perf_counter() - began
 
     def share(self, step: Step) -> None:
         """Call `step` in later turns of the loop until it returns False.
@@ -79,8 +81,8 @@ class Turns:
 
     def _run(self) -> None:
         steps = self._steps
-        self._turn_began_at = time.perf_counter()
-        end = self._turn_began_at + SLICE_S
+        self._new_work_s = 0.0
+        end = time.perf_counter() + SLICE_S
         try:
             while steps:
                 step = steps.popleft()

@@ -2,7 +2,7 @@
 
 connection   one client: its bytes, its commands, its timer, its end
 handlers     one function for each command (HANDLERS, _NEED_RIGHTS); Replies: answers in order
-stream       TLS and compression around a socket
+stream       TLS and compression around a socket; outgoing: large writes, encoded in slices
 read_gate    the reasons why a client is not read from
 auth         the auth servers and the rights of one client; auth_patterns: names that they allow
 

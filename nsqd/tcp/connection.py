@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import partial
 from ssl import SSLContext, SSLError
 from time import perf_counter as clock
 from typing import Final, cast
@@ -23,7 +24,7 @@ from nsqd.broker.consumer import Consumer
 from nsqd.protocol import commands, frames
 from nsqd.protocol.command_lines import CommandLimits
 from nsqd.protocol.command_parser import MAGIC, CommandParser, LineTooLongError
-from nsqd.protocol.commands import Admission, ClientState
+from nsqd.protocol.commands import Admission
 from nsqd.protocol.compression import CompressionError
 from nsqd.protocol.errors import ErrorCode, FatalClientError
 from nsqd.protocol.frames import FrameType, encode_frame, encode_messages
@@ -211,19 +212,14 @@ class V2Connection(asyncio.Protocol):
         # Shortcut for a lone PUB: only without AUTH and without DEBUG logging.
         self._has_shortcut = server.auth_servers is None and not logger.isEnabledFor(logging.DEBUG)
 
-    @property
-    def state(self) -> ClientState:
-        """The state that /stats shows."""
-        return self.parser.admission.state
-
     # --- the transport's callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to wait for the magic, unless there are too many connections."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one without saying so
-        self.stream = ClientStream(self._transport, self._take)
+        self.stream = ClientStream(self._transport, self._turns, self._take, self._on_output)
         self.gate = ReadGate(self._transport, self._turns, self._go_on)
-        self.replies = Replies(self.stream.write, self.gate, self._on_settled)
+        self.replies = Replies(self.stream, self.gate, self._on_settled)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH_BYTES)
         self.remote_ip, self.remote_address = _find_peer(self._transport)
         self.settings = ClientSettings.initial(self.server.identify, self.remote_ip)
@@ -254,7 +250,7 @@ class V2Connection(asyncio.Protocol):
                     self._take(data)
                 else:
                     self.stream.feed(data)
-                is_left = not self._turns.has_room() or self._run_slice()
+                is_left = self._turns.do_now(self._run_slice)
                 # libuv would read up to 31 times more in this turn after a full read.
                 if is_left or len(data) >= FULL_READ_BYTES:
                     self.gate.pause(_TURN)
@@ -271,35 +267,29 @@ class V2Connection(asyncio.Protocol):
         A thousand clients may go at once. To let go of one takes 20 us here and 30 us in the event
         loop, so each leaves in a turn that has time for it. True keeps the transport until then.
         """
-        self._hear_last_byte()
-        if not self.replies.waiting:
-            self._end(Phase.CLOSED)
-            self._turns.share(self._depart)
-        return True
-
-    def _hear_last_byte(self) -> None:
         error = self.parser.error_at_eof
         if self._phase is Phase.OPEN and error is not None:
             self._fail(error)
-        elif self.replies.waiting:
+        elif self.replies.has_unsent:
             self._phase = Phase.LAST_REPLIES
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Leave, unless that is done already."""
-        if self in self.server.connections:
-            self._leave()
+        else:
+            self._end(Phase.CLOSED)
+            self._turns.share(self._depart)
+        return True
 
     def _depart(self) -> bool:
         """Let go of a client that has sent its last byte; return False: there is no more to do."""
         if self.stream.unsent_bytes:
             self.close()
-        elif self in self.server.connections:
-            self._leave()
+        else:
+            self.connection_lost(None)
             self._transport.close()
         return False
 
-    def _leave(self) -> None:
-        """Leave the channel and drop every reference that closes a circle."""
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Leave the channel and drop every reference that closes a circle, once."""
+        if self not in self.server.connections:
+            return
         logger.info("client(%s) - exiting", self.remote_address)
         self._end(Phase.CLOSED)
         self.server.connections.remove(self)
@@ -313,6 +303,7 @@ class V2Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Deliver no more messages: the client does not read those it got."""
         self.replies.stalled_at = self._loop.time()
+        self.stream.outgoing.hold()
         if self.consumer is not None:
             self.consumer.is_writable = False
 
@@ -320,10 +311,21 @@ class V2Connection(asyncio.Protocol):
         """Go on: the client reads again."""
         self.replies.stalled_at = None
         self.deadlines.heard_at = self._loop.time()
+        self.stream.outgoing.go_on()
         self.gate.lift(PauseReason.UNREAD)
+        self._on_output()
+
+    def _on_output(self) -> None:
+        """Run no commands and deliver nothing while bytes wait to be encoded; then go on."""
+        is_busy = self.stream.outgoing.is_busy
+        if is_busy:
+            self.gate.pause(PauseReason.OUTPUT)
+        elif self.gate.lift(PauseReason.OUTPUT):
+            self.deadlines.heard_at = self._loop.time()
         if self.consumer is not None and self.channel is not None and self._phase is Phase.OPEN:
-            self.consumer.is_writable = True
+            self.consumer.is_writable = not is_busy and self.replies.stalled_at is None
             self.channel.wake(self.consumer)
+        self._go_on_when_replied()
 
     # --- output
 
@@ -410,20 +412,12 @@ class V2Connection(asyncio.Protocol):
                 if has_rights and handlers.must_renew_rights(self, command):
                     handlers.ask_auth_server(self, command)
                 else:
-                    self.run(command)
+                    HANDLERS[type(command)](self, command)
                 if clock() >= end:
                     break
             return False
         finally:
             self.replies.flush()
-
-    def run(self, command: commands.Command) -> None:
-        """Run one command.
-
-        Raises:
-            FatalClientError: the connection is to be closed with this error.
-        """
-        HANDLERS[type(command)](self, command)
 
     def park(self, command: commands.Command, reason: PauseReason) -> None:
         """Run no more commands until `proceed`: this one has to wait."""
@@ -510,9 +504,7 @@ class V2Connection(asyncio.Protocol):
                 text = f"IDENTIFY failed {error}"
                 self._fail(FatalClientError(ErrorCode.E_IDENTIFY_FAILED, text))
             case TlsEndedError():
-                self._hear_last_byte()
-                if self._phase is Phase.OPEN:
-                    self.close()
+                self.eof_received()
             case LineTooLongError() | CompressionError() | SSLError():
                 logger.warning("client(%s) - %r", self.remote_address, error)
                 self._end(Phase.FAILED)  # without an error frame, as nsqd does
@@ -537,11 +529,11 @@ class V2Connection(asyncio.Protocol):
 
     def _go_on_when_replied(self) -> None:
         """Run the IDENTIFY or end the connection, whichever waits until all replies are sent."""
-        if self.replies.waiting:
+        if self.replies.has_unsent:
             return
         match self._phase:
             case Phase.OPEN if PauseReason.ORDER in self.gate.reasons:
-                self.proceed(PauseReason.ORDER, self.run)
+                self.proceed(PauseReason.ORDER, partial(handlers.run, self))
             case Phase.LAST_REPLIES:
                 self.close()
             case Phase.FAILED:
@@ -554,7 +546,7 @@ class V2Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """Close without a further word, once all replies and the written bytes are sent."""
-        if self.replies.waiting:
+        if self.replies.has_unsent:
             self._end(Phase.LAST_REPLIES)
             return
         self._end(Phase.CLOSED)
@@ -564,6 +556,7 @@ class V2Connection(asyncio.Protocol):
 
     def _abort(self) -> None:
         self._end(Phase.CLOSED)
+        self.stream.outgoing.close()
         self._transport.abort()
 
     def _end(self, phase: Phase) -> None:

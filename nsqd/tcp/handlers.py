@@ -31,6 +31,7 @@ from nsqd.protocol.frames import FrameType, encode_frame
 from nsqd.protocol.identify import negotiate
 from nsqd.tcp.auth import AuthState
 from nsqd.tcp.read_gate import PauseReason, ReadGate
+from nsqd.tcp.stream import ClientStream
 
 if TYPE_CHECKING:
     from nsqd.tcp.connection import V2Connection
@@ -377,7 +378,7 @@ def _use_rights(
     if isinstance(command, commands.Auth):
         client.replies.add(encode_frame(FrameType.RESPONSE, client.auth.reply()))
     else:
-        client.run(command)
+        run(client, command)
 
 
 _NEED_RIGHTS = frozenset(
@@ -407,6 +408,15 @@ HANDLERS: dict[type, Callable[["V2Connection", Any], None]] = {
 }
 
 
+def run(client: "V2Connection", command: commands.Command) -> None:
+    """Run one command.
+
+    Raises:
+        FatalClientError: the connection is to be closed with this error.
+    """
+    HANDLERS[type(command)](client, command)
+
+
 class Replies:
     """The answers to a client, in the order of its commands.
 
@@ -422,6 +432,7 @@ class Replies:
         "_fresh",
         "_gate",
         "_on_settled",
+        "_outgoing",
         "_sent",
         "_waiting_bytes",
         "_write",
@@ -431,16 +442,17 @@ class Replies:
     )
 
     def __init__(
-        self, write: Callable[[bytes], object], gate: ReadGate, on_settled: Callable[[], object]
+        self, stream: ClientStream, gate: ReadGate, on_settled: Callable[[], object]
     ) -> None:
         """Begin without replies.
 
         Args:
-            write: sends bytes to the client.
+            stream: sends bytes to the client.
             gate: paused while the client is owed too many replies.
             on_settled: called when a publish is durable, or has failed; calls `send_settled`.
         """
-        self._write = write
+        self._write = stream.write
+        self._outgoing = stream.outgoing
         self._gate = gate
         # Since when the client does not read: the transport's buffer is too full. Set by the
         # connection.
@@ -455,6 +467,11 @@ class Replies:
         self.waiting: deque[tuple[Receipt | None, str, bytes]] = deque()
         self._waiting_bytes = 0
         self._sent: asyncio.Future[None] | None = None  # `wait_sent` waits for it
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether replies wait for the disk, or replies and messages to be encoded."""
+        return bool(self.waiting) or self._outgoing.is_busy
 
     @property
     def is_full(self) -> bool:

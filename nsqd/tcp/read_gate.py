@@ -18,11 +18,12 @@ class PauseReason(Enum):
     ORDER = auto()  # an IDENTIFY, or what follows a large publish, waits for the replies before it
     DISK = auto()  # too many replies wait for the disk
     UNREAD = auto()  # the client does not read its replies
+    OUTPUT = auto()  # messages or replies wait to be compressed or encrypted
     TURN = auto()  # bytes that were read wait for a later turn of the event loop
 
 
 # The client can't help these: while one of them holds, its silence does not count against it.
-_OURS = frozenset({PauseReason.AUTH, PauseReason.ORDER, PauseReason.DISK, PauseReason.TURN})
+_OURS = frozenset(PauseReason) - {PauseReason.UNREAD}
 _ONLY_TURN = frozenset({PauseReason.TURN})
 
 

@@ -13,11 +13,15 @@ from ssl import SSLContext, SSLError
 from nsqd.protocol import frames
 from nsqd.protocol.compression import Codec
 from nsqd.runtime.tls import TlsCodec, describe_tls_error
+from nsqd.runtime.turns import Turns
+from nsqd.tcp.outgoing import Outgoing
 
 # From here on, bodies are not copied once more to be joined into one write.
 WRITELINES_MIN_BYTES = 16 * 1024
 # The most that is decompressed at once: a read may hold a thousand times its size.
 MAX_DECODED_BYTES = 64 * 1024
+# The most that is encrypted at once, in 0.1 ms; codecs know how much they can compress at once.
+MAX_ENCRYPTED_BYTES = 64 * 1024
 
 
 class TlsRefusedError(Exception):
@@ -36,17 +40,29 @@ class ClientStream:
         "_is_shaking_hands",
         "_on_data",
         "_on_tls",
+        "_piece_bytes",
         "_transport",
         "is_plain",
+        "outgoing",
         "tls",
     )
 
-    def __init__(self, transport: asyncio.Transport, on_data: Callable[[bytes], None]) -> None:
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        turns: Turns,
+        on_data: Callable[[bytes], None],
+        on_output: Callable[[], object],
+    ) -> None:
         """Begin without layers.
 
         Args:
             on_data: gets the client's bytes, decrypted and decompressed.
+            on_output: called when `outgoing.is_busy` has changed.
         """
+        # Bytes that wait to be encoded: none while the stream is plain.
+        self.outgoing = Outgoing(turns, self._encode, on_output)
+        self._piece_bytes = MAX_ENCRYPTED_BYTES
         self.tls: TlsCodec | None = None
         self.is_plain = True  # there is no layer: bytes from the socket are commands
         self._transport = transport
@@ -78,7 +94,15 @@ class ClientStream:
             raise TlsEndedError
 
     def write(self, data: bytes) -> None:
-        """Send bytes to the client."""
+        """Send bytes to the client; if there are many to encode, in later turns of the loop."""
+        if self.is_plain:
+            self._transport.write(data)
+        elif self.outgoing.is_busy or len(data) > self._piece_bytes:
+            self.outgoing.add(data, self._piece_bytes)
+        else:
+            self._encode(data)
+
+    def _encode(self, data: bytes) -> None:
         if self._codec is not None:
             data = self._codec.encode(data)
         if self.tls is not None:
@@ -87,7 +111,7 @@ class ClientStream:
 
     def write_messages(self, parts: list[bytes], bodies: Sequence[bytes]) -> None:
         """Send message frames, given as their parts."""
-        if self._codec is None and self.tls is None and len(bodies[0]) >= WRITELINES_MIN_BYTES:
+        if self.is_plain and len(bodies[0]) >= WRITELINES_MIN_BYTES:
             self._transport.writelines(parts)
         else:
             self.write(b"".join(parts))
@@ -119,6 +143,7 @@ class ClientStream:
         """Compress both directions from here on."""
         self.is_plain = False
         self._codec = codec
+        self._piece_bytes = codec.max_encoded_bytes
 
     @property
     def is_compressed(self) -> bool:
@@ -141,6 +166,7 @@ class ClientStream:
         """Drop the callbacks: they refer to the connection, which refers to this stream."""
         self._on_data = _drop
         self._on_tls = None
+        self.outgoing.close()
 
     def _shake_hands(self, data: bytes) -> bytes:
         assert self.tls is not None

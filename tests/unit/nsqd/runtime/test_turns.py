@@ -2,7 +2,9 @@
 
 import asyncio
 
-from nsqd.runtime.turns import MAX_TURN_S, MIN_SLICE_S, SLICE_S, TURN_GAP_S, Turns, running_turns
+import pytest
+
+from nsqd.runtime.turns import MAX_NEW_WORK_S, MIN_SLICE_S, SLICE_S, Turns, running_turns
 from tests.support.clock import StillClock
 
 
@@ -125,32 +127,44 @@ async def test_each_loop_has_its_own(clock: StillClock) -> None:
     assert await asyncio.to_thread(lambda: asyncio.run(there())) is not here
 
 
-async def test_a_turn_takes_on_work_until_it_is_long(clock: StillClock) -> None:
+async def test_new_work_is_done_at_once_until_it_has_taken_long(clock: StillClock) -> None:
+    log: list[str] = []
     turns = Turns(asyncio.get_running_loop())
-    clock.now = 100.0
-    answers = []
+    worker = Worker(clock, log, "n", 100, 0.3 * MAX_NEW_WORK_S)
 
-    for _ in range(5):
-        answers.append(turns.has_room())
-        clock.now += 0.3 * MAX_TURN_S
+    for _ in range(6):
+        clock.now += 10.0  # idle time is no work
+        assert turns.do_now(worker.step)
 
-    assert answers == [True, True, True, True, False]
+    assert log == ["n"] * 4
 
 
-async def test_a_gap_is_taken_for_the_end_of_a_turn(clock: StillClock) -> None:
+async def test_new_work_that_is_done_leaves_nothing(clock: StillClock) -> None:
+    assert not Turns(asyncio.get_running_loop()).do_now(lambda: False)
+
+
+async def test_work_that_fails_has_taken_its_time(clock: StillClock) -> None:
     turns = Turns(asyncio.get_running_loop())
 
-    for _ in range(5):
-        clock.now += 2 * TURN_GAP_S
-        assert turns.has_room()
+    def fail() -> bool:
+        clock.now += MAX_NEW_WORK_S
+        raise RuntimeError("a bug")
+
+    with pytest.raises(RuntimeError):
+        turns.do_now(fail)
+
+    assert turns.do_now(lambda: False)
 
 
-async def test_work_that_was_left_begins_a_turn(clock: StillClock) -> None:
+async def test_there_is_time_for_new_work_when_work_that_was_left_had_its_turn(
+    clock: StillClock,
+) -> None:
     turns = Turns(asyncio.get_running_loop())
-    while turns.has_room():
-        clock.now += 0.3 * MAX_TURN_S
+    worker = Worker(clock, [], "n", 100, 0.0)
+    turns.do_now(Worker(clock, [], "long", 2, MAX_NEW_WORK_S).step)
+    assert turns.do_now(worker.step)
 
     turns.share(lambda: False)
     await asyncio.sleep(0)
 
-    assert turns.has_room()
+    assert not turns.do_now(lambda: False)

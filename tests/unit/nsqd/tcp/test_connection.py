@@ -395,9 +395,10 @@ def test_a_client_that_stops_in_a_body_is_told_so() -> None:
     rig.send(pub(b"abc")[:-1])
 
     rig.connection.eof_received()
-    rig.loop.turn()
 
     assert rig.texts() == [b"E_BAD_MESSAGE PUB failed to read message body"]
+    assert rig.transport.has_eof
+    rig.advance(LINGER_S)
     assert rig.transport.is_closed
 
 

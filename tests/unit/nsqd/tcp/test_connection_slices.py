@@ -236,3 +236,77 @@ def test_in_a_turn_that_is_full_only_a_lone_publish_is_run() -> None:
 
     assert rig.topic.bodies == [b"a", b"b", b"c", b"d"]
     assert rig.transport.is_reading()
+
+
+class DeflatedRig(ConnectionRig):
+    """A client that wants deflate; slices are tiny, so that each turn compresses one piece."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.send(DEFLATE)
+        del self.transport.written[0]  # what follows the answer is compressed
+        self.turns.has_tiny_slices = True
+        self._compressor = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+        self._plain = zlib.decompressobj(-zlib.MAX_WBITS)
+        self.send_deflated(b"NOP\n")  # the OK to IDENTIFY has been sent by now
+        self.loop.advance()
+        self.texts_inflated()
+
+    def send_deflated(self, data: bytes) -> None:
+        self.send(self._compressor.compress(data) + self._compressor.flush(zlib.Z_SYNC_FLUSH))
+
+    def deliver(self, *bodies: bytes) -> None:
+        count = len(bodies)
+        self.connection.deliver([b"\0" * 18] * count, [b"0123456789abcdef"] * count, list(bodies))
+
+    def inflate(self) -> bytes:
+        data = self._plain.decompress(b"".join(self.transport.written))
+        self.transport.written.clear()
+        return data
+
+    def texts_inflated(self) -> list[bytes]:
+        self.transport.written[:] = [self.inflate()]
+        return self.texts()
+
+
+def test_commands_wait_until_a_large_delivery_is_compressed() -> None:
+    rig = DeflatedRig()
+    body = bytes(100_000)
+
+    rig.deliver(body)
+    assert not rig.transport.is_reading()
+    rig.turns.has_tiny_slices = False
+    rig.loop.advance()
+
+    assert rig.inflate().endswith(body)
+    assert rig.transport.is_reading()
+    rig.send_deflated(pub(b"a"))
+    rig.loop.advance()
+    assert rig.texts_inflated() == [b"OK"]
+
+
+def test_an_error_comes_behind_a_large_delivery_and_before_the_end() -> None:
+    rig = DeflatedRig()
+    rig.deliver(bytes(100_000))
+
+    rig.send_deflated(b"WHAT\n")
+    assert not rig.transport.has_eof
+    rig.loop.advance()
+
+    data = rig.inflate()
+    assert data.index(b"E_INVALID") > 100_000
+    assert rig.transport.has_eof
+
+
+def test_a_client_that_stops_gets_the_rest_of_a_large_delivery() -> None:
+    rig = DeflatedRig()
+    body = bytes(range(256)) * 400
+    rig.deliver(body)
+
+    rig.connection.eof_received()
+    rig.loop.turn()
+    assert rig.transport.is_open
+    rig.loop.advance()
+
+    assert rig.inflate().endswith(body)
+    assert rig.transport.is_closed

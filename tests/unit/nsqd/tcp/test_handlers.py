@@ -99,7 +99,7 @@ def consumer(tmp_path: Path) -> Iterator[ConnectionRig]:
 
 
 def test_a_subscription_is_seen_in_the_state(consumer: ConnectionRig) -> None:
-    assert consumer.connection.state == 3
+    assert consumer.connection.parser.admission.state == 3
 
     consumer.send(b"RDY 7\n")
     assert consumer.connection.consumer is not None
@@ -107,7 +107,7 @@ def test_a_subscription_is_seen_in_the_state(consumer: ConnectionRig) -> None:
     consumer.send(b"CLS\nRDY 9\nNOP\n")
 
     assert consumer.texts() == [b"CLOSE_WAIT"]
-    assert consumer.connection.state == 4
+    assert consumer.connection.parser.admission.state == 4
     assert consumer.connection.consumer.ready_count == 0
 
 

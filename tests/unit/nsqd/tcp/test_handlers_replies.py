@@ -6,6 +6,7 @@ from nsqd.broker.queue.receipt import Receipt
 from nsqd.protocol.frames import FrameType, encode_frame
 from nsqd.tcp.handlers import MAX_WAITING_BYTES, MAX_WAITING_REPLIES, Replies
 from nsqd.tcp.read_gate import ReadGate
+from nsqd.tcp.stream import ClientStream
 from tests.support.fake_loop import FakeLoop, FakeTransport, FakeTurns
 
 
@@ -13,11 +14,13 @@ class Rig:
     """Replies and the writes that they lead to."""
 
     def __init__(self) -> None:
-        self.written: list[bytes] = []
         self.failures: list[str] = []
         self.transport = FakeTransport()
-        gate = ReadGate(self.transport, FakeTurns(FakeLoop()), lambda: False)
-        self.replies = Replies(self.written.append, gate, self.on_settled)
+        self.written = self.transport.written
+        turns = FakeTurns(FakeLoop())
+        gate = ReadGate(self.transport, turns, lambda: False)
+        stream = ClientStream(self.transport, turns, lambda data: None, lambda: None)
+        self.replies = Replies(stream, gate, self.on_settled)
 
     def on_settled(self) -> None:
         failure = self.replies.send_settled()

@@ -23,6 +23,7 @@ from nsqd.tcp.stream import (
     TlsRefusedError,
 )
 from tests.support.certs import make_authority, make_server
+from tests.support.fake_loop import FakeLoop, FakeTurns
 
 
 class FakeTransport(asyncio.Transport):
@@ -88,7 +89,10 @@ class Rig:
     def __init__(self) -> None:
         self.transport = FakeTransport()
         self.received: list[bytes] = []
-        self.stream = ClientStream(self.transport, self.received.append)
+        self.loop = FakeLoop()
+        self.stream = ClientStream(
+            self.transport, FakeTurns(self.loop), self.received.append, lambda: None
+        )
 
     def take(self) -> bytes:
         data = b"".join(self.received)
@@ -170,6 +174,7 @@ def test_large_bodies_are_compressed_too(rig: Rig) -> None:
     body = bytes(WRITELINES_MIN_BYTES)
     rig.stream.start_compression(DeflateCodec(6))
     rig.stream.write_messages([b"a", b"b", b"c", body], [body])
+    rig.loop.advance()
 
     plain = zlib.decompressobj(-zlib.MAX_WBITS).decompress(rig.transport.take())
     assert plain == b"abc" + body
@@ -388,7 +393,11 @@ def test_a_closed_stream_drops_what_comes_and_holds_nobody() -> None:
     class Connection:
         def __init__(self) -> None:
             self.transport = FakeTransport()
-            self.stream = ClientStream(self.transport, self.take)
+            turns = FakeTurns(FakeLoop())
+            self.stream = ClientStream(self.transport, turns, self.take, self.note_output)
+
+        def note_output(self) -> None:
+            raise AssertionError("the connection is over")
 
         def take(self, data: bytes) -> None:
             raise AssertionError("the connection is over")
