@@ -32,7 +32,9 @@ from nsqd.lookup.registration import Registration
 from nsqd.node import Node
 from nsqd.runtime import tls
 from nsqd.runtime.data_path import Listing, ensure_node_id, list_data_path, lock_directory
+from nsqd.runtime.descriptors import Descriptors
 from nsqd.runtime.disk_watch import DiskWatch
+from nsqd.runtime.door_counts import DoorCounts
 from nsqd.runtime.drain import Drain
 from nsqd.runtime.event_loop import (
     GarbageSweeper,
@@ -87,9 +89,12 @@ class Daemon:
         self._http_client: HttpClient | None = None
         self._auth_servers: AuthServers | None = None
         self._loop_lags = Histogram(LAG_BOUNDS_S)
+        self._doors = {"tcp": DoorCounts(), "http": DoorCounts()}
+        self._failed_handshakes = tls.FailedHandshakes()
         self._stopping = asyncio.Event()
         self._exit_code = 0
         # Made by `start`.
+        self._descriptors: Descriptors
         self.broker: Broker
         self.metadata: MetadataStore
         self.registration: Registration
@@ -165,6 +170,7 @@ class Daemon:
                 )
             except tls.TlsConfigError as error:
                 raise OptionsError(f"failed to build TLS config - {error}") from error
+            self._failed_handshakes.watch(self._server_context)
         option_checks.check_tls(options)
         try:
             self._client_context = tls.build_client_context(
@@ -196,6 +202,9 @@ class Daemon:
     def _make_broker(self, id_floor_ns: int) -> None:
         options = self._options
         loop = asyncio.get_running_loop()
+        self._descriptors = Descriptors(loop)
+        self._undo.callback(self._descriptors.stop)
+        self._descriptors.start()
         loop.set_exception_handler(self._handle_exception)
         ids = MessageIdFactory(options.node_id, floor_ns=id_floor_ns)
         scheduler = LoopScheduler(loop)
@@ -303,6 +312,9 @@ class Daemon:
             loop_lags=self._loop_lags,
             loop_watch=loop_watch,
             node_id=ensure_node_id(self._data_path),
+            doors=self._doors,
+            failed_handshakes=self._failed_handshakes,
+            descriptors=self._descriptors,
         )
 
     async def _serve_tcp(self) -> None:
@@ -339,6 +351,8 @@ class Daemon:
                 before=before,
                 on_request=log_request,
                 max_connections=self._options.max_connections or None,
+                counts=self._doors["http"],
+                descriptors=self._descriptors,
             )
             await server.start(listener, ssl=context)
             servers.append(server)
@@ -361,6 +375,8 @@ class Daemon:
             auth_servers=self._auth_servers,
             on_read=on_read,
             connections=self._connections,
+            counts=self._doors["tcp"],
+            descriptors=self._descriptors,
         )
 
     def _ensure_http_client(self) -> HttpClient:
@@ -379,7 +395,8 @@ class Daemon:
         """
         error = context.get("exception")
         if isinstance(error, OSError):
-            logger.warning("%s - %s", context.get("message"), error)
+            if not self._descriptors.note_accept_error(error):
+                logger.warning("%s - %s", context.get("message"), error)
             return
         loop.default_exception_handler(context)
         logger.critical("stopping after an internal error: %s", context.get("message"))

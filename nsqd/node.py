@@ -4,15 +4,18 @@ The daemon makes one value when it serves and passes it on instead of itself: th
 the fields that are here.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from nsqd.broker.broker import Broker
 from nsqd.broker.durations import Histogram
 from nsqd.config.options import Options
 from nsqd.lookup.registration import Registration
+from nsqd.runtime.descriptors import Descriptors
+from nsqd.runtime.door_counts import DoorCounts
 from nsqd.runtime.drain import Drain
 from nsqd.runtime.loop_watch import LoopWatch
+from nsqd.runtime.tls import FailedHandshakes
 from nsqd.stats.memory import MemoryReader
 from nsqd.tcp.connection import V2Connection
 
@@ -38,6 +41,10 @@ class Node:
     loop_watch: LoopWatch
     # Tells this node from all others, across restarts: its data path holds it.
     node_id: str
+    # The errors of each door by its name, "tcp" or "http"; of TLS handshakes; of accept.
+    doors: Mapping[str, DoorCounts]
+    failed_handshakes: FailedHandshakes
+    descriptors: Descriptors
     memory: MemoryReader = field(default_factory=MemoryReader)
 
     @property

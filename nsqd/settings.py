@@ -19,6 +19,8 @@ from nsqd.lookup.registration import LookupSettings
 from nsqd.protocol.command_lines import CommandLimits
 from nsqd.protocol.identify import IdentifyLimits
 from nsqd.protocol.lookup import NsqdIdentity
+from nsqd.runtime.descriptors import Descriptors
+from nsqd.runtime.door_counts import DoorCounts
 from nsqd.tcp.auth import AuthServers
 from nsqd.tcp.connection import TcpSettings, V2Connection
 
@@ -84,6 +86,8 @@ def tcp_settings(
     auth_servers: AuthServers | None,
     on_read: Callable[[], object] | None,
     connections: set[V2Connection],
+    counts: DoorCounts,
+    descriptors: Descriptors,
 ) -> TcpSettings:
     """Return the settings that all connections of the TCP door share."""
     return TcpSettings(
@@ -98,6 +102,8 @@ def tcp_settings(
         on_read=on_read,
         max_connections=options.max_connections,
         connections=connections,
+        counts=counts,
+        descriptors=descriptors,
     )
 
 

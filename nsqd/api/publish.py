@@ -18,6 +18,8 @@ from nsqd.broker.errors import ClosedError, DepthLimitError, DrainingError
 from nsqd.broker.queue.receipt import Receipt
 from nsqd.http.server import OK, HttpError, Request, Response, Router
 from nsqd.protocol.command_parser import read_sized
+from nsqd.runtime.door_counts import DoorCounts
+from nsqd.runtime.refusals import find_refusal
 from nsqd.runtime.slices import gather_slices
 
 logger = logging.getLogger(__name__)
@@ -38,9 +40,17 @@ class PublishRoutes:
     """Publish the bodies of requests."""
 
     def __init__(
-        self, broker: Broker, *, max_msg_size: int, max_body_size: int, max_defer_ms: int
+        self,
+        broker: Broker,
+        counts: DoorCounts,
+        *,
+        max_msg_size: int,
+        max_body_size: int,
+        max_defer_ms: int,
     ) -> None:
+        """Args: counts: gets the publishes that the broker refused."""
         self._broker = broker
+        self._counts = counts
         self._topics = broker.topics
         self._max_msg_size = max_msg_size
         self._max_body_size = max_body_size
@@ -75,11 +85,9 @@ class PublishRoutes:
         # A topic that exists has a valid name; another check would take half a microsecond of ten.
         try:
             receipt = topic.publish((body,))
-        except DepthLimitError as error:
-            raise self._full_error(topic.name, error) from error
-        except OSError as error:
-            raise _disk_error(topic.name, error) from error
-        return OK if receipt is None else _wait_for(receipt, topic.name)
+        except (DepthLimitError, OSError) as error:
+            raise self._refuse_now(topic.name, error) from error
+        return OK if receipt is None else self._wait_for(receipt, topic.name)
 
     def publish_many(self, request: Request) -> Reply | Awaitable[Response]:
         """Take each line of the body, or each message of a binary one; all of them or none."""
@@ -104,17 +112,48 @@ class PublishRoutes:
         try:
             topic = self._broker.topics.get(name) or self._broker.ensure_topic(name)
             receipt = topic.publish(bodies, delay_s=delay_s) if bodies else None
-        except ClosedError as error:
-            raise _closed_error(error) from error
-        except DepthLimitError as error:
-            raise self._full_error(name, error) from error
-        except OSError as error:
-            raise _disk_error(name, error) from error
-        return OK if receipt is None else _wait_for(receipt, name)
+        except (ClosedError, DepthLimitError, OSError) as error:
+            raise self._refuse_now(name, error) from error
+        return OK if receipt is None else self._wait_for(receipt, name)
 
-    def _full_error(self, name: str, error: DepthLimitError) -> HttpError:
-        self._broker.count_refusal(name)
-        return _full_error(error)
+    def _refuse_now(self, name: str, error: Exception) -> HttpError:
+        """Refuse a publish as `_refuse` does, and count it for a full queue of its topic.
+
+        Of a publish that is refused later the topic has counted that itself.
+        """
+        if isinstance(error, DepthLimitError):
+            self._broker.count_refusal(name)
+        return self._refuse(name, error)
+
+    def _refuse(self, name: str, error: Exception) -> HttpError:
+        """Count a publish that the broker refused; return the answer."""
+        refusal = find_refusal(error)
+        if refusal is not None:
+            self._counts.refusals[refusal] += 1
+        if isinstance(error, DepthLimitError):
+            return HttpError(503, f"QUEUE_FULL - {error}")
+        if isinstance(error, OSError):
+            logger.error("TOPIC(%s): failed to publish - %s", name, error)
+            return disk_error(error)
+        return HttpError(503, "DRAINING" if isinstance(error, DrainingError) else "EXITING")
+
+    def _wait_for(self, receipt: Receipt, name: str) -> asyncio.Future[Response]:
+        """Return the answer that comes when the receipt is settled: the messages are safe."""
+        reply: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+
+        def answer(error: Exception | None) -> None:
+            if reply.cancelled():
+                return
+            match error:
+                case None:
+                    reply.set_result(OK)
+                case ClosedError() | DepthLimitError() | OSError():
+                    reply.set_exception(self._refuse(name, error))
+                case _:
+                    reply.set_exception(error)
+
+        receipt.when_done(answer)
+        return reply
 
     def _delay_s(self, request: Request) -> float:
         text = request.find("defer")
@@ -165,42 +204,6 @@ class PublishRoutes:
                 raise HttpError(413, "BAD_MESSAGE")
             yield bodies
             count -= len(bodies)
-
-
-def _wait_for(receipt: Receipt, name: str) -> asyncio.Future[Response]:
-    """Return the answer that comes when the receipt is settled: the messages are safe."""
-    reply: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-
-    def answer(error: Exception | None) -> None:
-        if reply.cancelled():
-            return
-        match error:
-            case None:
-                reply.set_result(OK)
-            case ClosedError():
-                reply.set_exception(_closed_error(error))
-            case DepthLimitError():
-                reply.set_exception(_full_error(error))
-            case OSError():
-                reply.set_exception(_disk_error(name, error))
-            case _:
-                reply.set_exception(error)
-
-    receipt.when_done(answer)
-    return reply
-
-
-def _closed_error(error: ClosedError) -> HttpError:
-    return HttpError(503, "DRAINING" if isinstance(error, DrainingError) else "EXITING")
-
-
-def _full_error(error: DepthLimitError) -> HttpError:
-    return HttpError(503, f"QUEUE_FULL - {error}")
-
-
-def _disk_error(name: str, error: OSError) -> HttpError:
-    logger.error("TOPIC(%s): failed to publish - %s", name, error)
-    return disk_error(error)
 
 
 def _is_binary(value: str | None) -> bool:

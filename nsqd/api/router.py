@@ -41,6 +41,7 @@ def make_router(node: Node) -> Router:
     options = node.options
     PublishRoutes(
         node.broker,
+        node.doors["http"],
         max_msg_size=options.max_msg_size,
         max_body_size=options.max_body_size,
         max_defer_ms=int(options.defer_limit_s * 1000),

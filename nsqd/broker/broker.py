@@ -15,7 +15,7 @@ from diskqueue.layout import QueueFiles, has_metadata
 from nsqd.broker.archive.keeper import ArchiveKeeper
 from nsqd.broker.archive.retention import NO_RETENTION, Retention
 from nsqd.broker.channel import Channel, ChannelSettings
-from nsqd.broker.durations import Histogram
+from nsqd.broker.durations import SyncTimes
 from nsqd.broker.errors import ClosedError, DrainingError
 from nsqd.broker.health import Health
 from nsqd.broker.limits.book import LimitBook
@@ -91,8 +91,8 @@ class Broker:
         self.starter: Callable[[Topic], object] = Topic.start
         self.is_closed = False
         self.is_draining = False
-        # How long the syncs of all disk queues took, in seconds.
-        self.sync_times = Histogram(SYNC_TIME_BOUNDS_S)
+        # How the syncs of all disk queues went.
+        self.sync_times = SyncTimes(SYNC_TIME_BOUNDS_S)
         # Keeps the history of all topics; None unless it was asked for.
         self.archives: ArchiveKeeper | None = None
         if settings.retention.is_on:

@@ -137,6 +137,14 @@ class Consumers:
         """How many messages have been delivered and not answered."""
         return sum(len(consumer.in_flight) for consumer in self._all())
 
+    def find_oldest_timestamp(self) -> int | None:
+        """Return when the oldest message in flight was published, None if there is none.
+
+        Looks at the message of each consumer that has been in flight for longest.
+        """
+        each = (consumer.in_flight.entries.values() for consumer in self._all())
+        return min((next(iter(entries))[2] for entries in each if entries), default=None)
+
     def iter_in_flight(self) -> Iterator[tuple[bytes, Entry]]:
         """Give ids and entries of the messages in flight, about in the order of the deadlines."""
         each = (consumer.in_flight.entries.items() for consumer in self._all())

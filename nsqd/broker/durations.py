@@ -1,6 +1,7 @@
 """Durations: how long things took, in bounded memory.
 
 `Histogram` counts durations between fixed bounds since the start: those of FINs and of syncs.
+`SyncTimes` tells about the syncs of all disk queues: how long, how many failed, which still run.
 
 `LatencyQuantiles` tells quantiles of the latencies, from publish to FIN, in a window of time. A
 sketch holds levels of values. A value of level h stands for 2**h latencies. When a level is full it
@@ -11,6 +12,7 @@ quantiles are exact. Two sketches cover half a window each; when the current one
 the older is dropped.
 """
 
+import time
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
@@ -56,6 +58,47 @@ class Histogram:
     def cumulative(self) -> list[int]:
         """Return, for each bound, how many values there were up to it; then how many in all."""
         return list(accumulate(self.counts))
+
+
+class SyncTimes:
+    """How the syncs of all disk queues went: durations, failures, the last good one, the oldest."""
+
+    __slots__ = ("_running", "failed_count", "histogram", "last_success_s")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        """Args: bounds: of the histogram of durations, in seconds."""
+        self.histogram = Histogram(bounds)
+        self.failed_count = 0
+        self.last_success_s = 0.0  # wall clock; 0 before the first
+        # When each sync that runs has begun, the oldest first.
+        self._running: dict[object, float] = {}
+
+    @property
+    def count(self) -> int:
+        """How many syncs have ended."""
+        return self.histogram.count
+
+    @property
+    def longest_running_s(self) -> float:
+        """For how long the oldest of the syncs that run has been running; 0 if none runs."""
+        began = next(iter(self._running.values()), None)
+        return 0.0 if began is None else time.perf_counter() - began
+
+    def begin(self, syncer: object) -> None:
+        """Note that a sync begins.
+
+        Args:
+            syncer: runs one sync at a time, and is named again when it ends.
+        """
+        self._running[syncer] = time.perf_counter()
+
+    def end(self, syncer: object, error: Exception | None) -> None:
+        """Note that the sync has ended, and its error if it failed."""
+        self.histogram.observe(time.perf_counter() - self._running.pop(syncer))
+        if error is None:
+            self.last_success_s = time.time()
+        else:
+            self.failed_count += 1
 
 
 class LatencyQuantiles:

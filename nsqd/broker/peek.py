@@ -58,6 +58,21 @@ def peek_channel(channel: Channel, count: int, places: Iterable[Place]) -> list[
     return _limit(_peek_channel(channel, count, set(places)), count)
 
 
+def find_oldest_age(channel: Channel, now_ns: int) -> float:
+    """Return the age in seconds of the oldest message of a channel that is due, 0 without any.
+
+    The oldest is the next to be delivered, or one in flight: of those that were put back, those
+    behind the next do not count.
+
+    Args:
+        now_ns: the wall clock, which may have been set back since the message was published.
+    """
+    front_ns = channel.queue.find_front_timestamp(now_ns)
+    in_flight_ns = channel.consumers.find_oldest_timestamp()
+    found = [each for each in (front_ns, in_flight_ns) if each is not None]
+    return max(now_ns - min(found), 0) / 1e9 if found else 0.0
+
+
 def _peek_channel(channel: Channel, count: int, places: set[Place]) -> Iterator[PeekedMessage]:
     yield from _peek_queue(channel.queue, count, places)
     if Place.IN_FLIGHT in places:

@@ -28,6 +28,8 @@ from nsqd.http.parser import (
     RequestParser,
 )
 from nsqd.http.routes import BAD_REQUEST, HttpError, Request, Response, Route, Router, answer
+from nsqd.runtime.descriptors import HTTP_RESERVE_COUNT, Descriptors
+from nsqd.runtime.door_counts import DoorCounts, Failure
 from nsqd.runtime.listen import format_address
 from nsqd.runtime.turns import turns_of
 
@@ -84,6 +86,8 @@ class HttpService:
         on_request: RequestHook | None = None,
         max_connections: int | None = None,
         is_tls: bool = False,
+        counts: DoorCounts | None = None,
+        descriptors: Descriptors | None = None,
     ) -> None:
         self.router = router
         self.limits = limits or HttpLimits()
@@ -91,6 +95,8 @@ class HttpService:
         self.on_request = on_request
         self.max_connections = max_connections
         self.is_tls = is_tls
+        self.counts = counts or DoorCounts()
+        self.descriptors = descriptors
         self.connections: set[HttpConnection] = set()
         self.is_ending = False
         # Called when the last connection is gone.
@@ -370,9 +376,15 @@ class HttpConnection(asyncio.Protocol):
         service.connections.add(self)
         self._deadline.set(self._time() + self._limits.idle_timeout_s)
         excess_count = service.excess_count()
-        if excess_count > MAX_REFUSED_CONNECTIONS or service.is_ending:
+        descriptors = service.descriptors
+        if descriptors is not None and descriptors.is_scarce(transport, HTTP_RESERVE_COUNT):
+            service.counts.failures[Failure.NO_DESCRIPTORS] += 1
+            self._transport.abort()
+        elif excess_count > MAX_REFUSED_CONNECTIONS or service.is_ending:
+            service.counts.failures[Failure.TOO_MANY] += excess_count > 0
             self._transport.abort()
         elif excess_count > 0:
+            service.counts.failures[Failure.TOO_MANY] += 1
             self._parser.refuse(_TOO_MANY_CONNECTIONS)
             self._pump()
 
@@ -524,6 +536,8 @@ class HttpConnection(asyncio.Protocol):
                 output.send(response.body)
                 for part in response.more:
                     output.send(part)
+        if response.status >= 400:
+            service.counts.note_status(response.status)
         if service.on_request is not None and not request.route.is_quiet:
             service.on_request(request, response, time.perf_counter() - started)
         if request.is_last:

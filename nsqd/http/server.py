@@ -29,6 +29,8 @@ from nsqd.http.routes import (
     Router,
     Style,
 )
+from nsqd.runtime.descriptors import Descriptors
+from nsqd.runtime.door_counts import DoorCounts
 from nsqd.runtime.listen import port_of, serve
 
 __all__ = [
@@ -69,12 +71,16 @@ class HttpServer:
         before: BeforeHook | None = None,
         on_request: RequestHook | None = None,
         max_connections: int | None = None,
+        counts: DoorCounts | None = None,
+        descriptors: Descriptors | None = None,
     ) -> None:
         """Args:
         before: sees each request when its head is complete, and may answer instead of its route.
         on_request: called after each reply, except on quiet routes, with the seconds that it
             took; `log_request` is one.
         max_connections: further connections are answered with 503 and closed.
+        counts: gets the errors by cause; shared by HTTP and HTTPS.
+        descriptors: tells whether the process may open enough files.
         """
         self._service = HttpService(
             router,
@@ -82,6 +88,8 @@ class HttpServer:
             before=before,
             on_request=on_request,
             max_connections=max_connections,
+            counts=counts,
+            descriptors=descriptors,
         )
         self._server: asyncio.Server | None = None
         self.port = 0  # of the listening socket; -1 for a unix socket

@@ -42,6 +42,11 @@ class FatalClientError(Exception):
         super().__init__(f"{code.value} {self.text}" if self.text else code.value)
 
     @property
+    def is_about_size(self) -> bool:
+        """Whether the client sent more than is allowed: NSQ's text says so, and has no code."""
+        return " too big " in self.text or " too large" in self.text
+
+    @property
     def frame_data(self) -> bytes:
         """The data of the error frame."""
         return str(self).encode("utf-8", "surrogateescape")

@@ -103,6 +103,40 @@ def build_client_context(root_ca_file: str, min_version: ssl.TLSVersion) -> ssl.
     return context
 
 
+class FailedHandshakes:
+    """How many TLS handshakes failed, at all doors, with any context that is watched.
+
+    asyncio tells of no failed handshake of a server. A client that hangs up in the middle, or takes
+    too long, is not counted: there is no error of TLS.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def watch(self, context: ssl.SSLContext) -> None:
+        """Count the failures of this context, too."""
+        counts = self
+
+        class CountedObject(ssl.SSLObject):
+            """One side of a connection."""
+
+            def do_handshake(self) -> None:
+                """Go on with the handshake.
+
+                Raises:
+                    SSLError: it failed, or needs more bytes.
+                """
+                try:
+                    super().do_handshake()
+                except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                    raise
+                except ssl.SSLError:
+                    counts.count += 1
+                    raise
+
+        context.sslobject_class = CountedObject
+
+
 def describe_tls_error(error: ssl.SSLError) -> str:
     """Return the failure in words, without the place in Python's source that str() adds."""
     if isinstance(error, ssl.SSLCertVerificationError):

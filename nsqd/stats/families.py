@@ -13,6 +13,8 @@ from nsqd.config.kinds import DURATION
 from nsqd.config.limits import LIMITS, Limit
 from nsqd.stats.snapshot import ChannelStats, TopicStats
 
+# Makes one value of those of two topics or channels that share a row.
+Merge: TypeAlias = Callable[[float, float], float]
 # Reads one figure of a TopicStats or of a ChannelStats, as the family belongs to one or the other.
 Read: TypeAlias = Callable[..., float]
 
@@ -26,8 +28,7 @@ class Family:
     help_text: str
     # Further labels, each with its comma in front, and the figure.
     samples: tuple[tuple[str, Read], ...]
-    # Makes one value of those of two topics or channels that share a row.
-    merge: Callable[[float, float], float] = add
+    merge: Merge = add
 
     @property
     def sample_name(self) -> str:
@@ -143,8 +144,14 @@ ARCHIVE_FAMILIES = (
     ),
 )
 
-CHANNEL_FAMILIES = (
+CHANNEL_FAMILIES: tuple[Family, ...] = (
     Family("nsqd_channel_depth", "gauge", "Messages that wait for a consumer.", _BY_STORE),
+    Family(
+        *("nsqd_channel_oldest_message_age_seconds", "gauge"),
+        "Age of the oldest message that is due: the next to be delivered, or one in flight.",
+        (("", attrgetter("oldest_age_s")),),
+        merge=max,
+    ),
     _gauge(
         *("nsqd_channel_in_flight", "Messages delivered and not answered."),
         attrgetter("in_flight_count"),

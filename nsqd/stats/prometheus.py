@@ -6,8 +6,7 @@ which that library makes 50 in a millisecond, all in one go (880 ms for 1,000 to
 each); so those families are rendered here, faster and in slices.
 """
 
-from collections.abc import Iterator
-from operator import add
+from collections.abc import Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
@@ -24,10 +23,17 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 import nsqd
-from nsqd.broker.durations import Histogram
+from nsqd.broker.durations import Histogram, SyncTimes
 from nsqd.node import Node
+from nsqd.runtime.door_counts import REFUSED, Failure, Refusal
 from nsqd.runtime.slices import encode_slices, gather_slices
-from nsqd.stats.families import ARCHIVE_FAMILIES, CHANNEL_FAMILIES, TOPIC_FAMILIES, Family
+from nsqd.stats.families import (
+    ARCHIVE_FAMILIES,
+    CHANNEL_FAMILIES,
+    TOPIC_FAMILIES,
+    Family,
+    Merge,
+)
 from nsqd.stats.snapshot import ChannelStats, TopicStats, read_topic
 
 TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
@@ -40,23 +46,40 @@ ROWS_PER_PART = 100
 
 _END = b"# EOF\n"
 
-FINISH_TIME_NAME = "nsqd_channel_finish_time_seconds"
-FINISH_TIME_HELP = "Time from delivery to FIN; absent where nothing was finished."
+# The histograms of channels, in the order of `Row.histograms`.
+CHANNEL_HISTOGRAMS = (
+    (
+        "nsqd_channel_finish_time_seconds",
+        "Time from delivery to FIN; absent where nothing was finished.",
+    ),
+    (
+        "nsqd_channel_publish_to_finish_seconds",
+        "Time from publish to FIN, by samples; absent where nothing was finished.",
+    ),
+)
 
 
 class Row:
     """The figures of one topic or channel, or the sums of those that share one row."""
 
-    __slots__ = ("finish_times", "labels", "values")
+    __slots__ = ("histograms", "labels", "values")
 
-    def __init__(self, labels: str, values: list[float], finish_times: Histogram | None) -> None:
+    def __init__(
+        self, labels: str, values: list[float], histograms: Sequence[Histogram] = ()
+    ) -> None:
         """Args:
         labels: as they stand between the braces.
         values: one for each sample of each family.
+        histograms: those of `CHANNEL_HISTOGRAMS`, if it is a channel.
         """
         self.labels = labels
         self.values = values
-        self.finish_times = finish_times
+        self.histograms = histograms
+
+    def merge(self, merges: Sequence[Merge], values: list[float]) -> None:
+        """Add the values of another topic or channel."""
+        triples = zip(merges, self.values, values, strict=True)
+        self.values = [merge(one, other) for merge, one, other in triples]
 
 
 class Metrics:
@@ -115,7 +138,8 @@ class RowTable:
     ) -> None:
         self._room = max_queues
         self._topic_families = topic_families
-        self._merges = [family.merge for family in topic_families for _ in family.samples]
+        self._topic_merges = _list_merges(topic_families)
+        self._channel_merges = _list_merges(CHANNEL_FAMILIES)
         self._topics: list[Row] = []
         self._channels: list[Row] = []
         self._other_topics: Row | None = None
@@ -128,26 +152,27 @@ class RowTable:
         values = _read_all(self._topic_families, topic)
         if has_room:
             self._room -= queue_count
-            self._topics.append(Row(f'topic="{topic.name}"', values, None))
+            self._topics.append(Row(f'topic="{topic.name}"', values))
         else:
             self._add_to_other_topics(values)
         for channel in topic.channels:
             values = _read_all(CHANNEL_FAMILIES, channel)
+            histograms = (channel.finish_times, channel.total_times)
             if has_room:
                 labels = f'channel="{channel.name}",topic="{topic.name}"'
-                self._channels.append(Row(labels, values, channel.finish_times))
+                self._channels.append(Row(labels, values, histograms))
             else:
-                self._add_to_other_channels(values, channel.finish_times)
+                self._add_to_other_channels(values, histograms)
 
     def render(self, *, is_openmetrics: bool) -> Iterator[str]:
         """Give the families of topics and channels, in parts."""
         families = self._topic_families
         yield from _render_families(families, self._topics, is_openmetrics=is_openmetrics)
         yield from _render_families(CHANNEL_FAMILIES, self._channels, is_openmetrics=is_openmetrics)
-        yield _header(FINISH_TIME_NAME, "histogram", FINISH_TIME_HELP)
-        for row in self._channels:
-            if row.finish_times is not None:
-                yield _render_finish_times(row.labels, row.finish_times)
+        for index, (name, help_text) in enumerate(CHANNEL_HISTOGRAMS):
+            yield _header(name, "histogram", help_text)
+            for row in self._channels:
+                yield _render_histogram(name, row.labels, row.histograms[index])
 
     def free(self) -> Iterator[None]:
         """Forget all rows, some at a time: ten thousand in one go take 10 ms."""
@@ -158,21 +183,25 @@ class RowTable:
 
     def _add_to_other_topics(self, values: list[float]) -> None:
         if self._other_topics is None:
-            self._other_topics = Row(f'topic="{OTHER}"', values, None)
+            self._other_topics = Row(f'topic="{OTHER}"', values)
             self._topics.append(self._other_topics)
         else:
-            pairs = zip(self._merges, self._other_topics.values, values, strict=True)
-            self._other_topics.values = [merge(one, other) for merge, one, other in pairs]
+            self._other_topics.merge(self._topic_merges, values)
 
-    def _add_to_other_channels(self, values: list[float], finish_times: Histogram) -> None:
+    def _add_to_other_channels(self, values: list[float], histograms: Sequence[Histogram]) -> None:
         if self._other_channels is None:
             labels = f'channel="{OTHER}",topic="{OTHER}"'
-            self._other_channels = Row(labels, values, Histogram(finish_times.bounds))
+            sums = [Histogram(each.bounds) for each in histograms]
+            self._other_channels = Row(labels, values, sums)
             self._channels.append(self._other_channels)
         else:
-            self._other_channels.values = list(map(add, self._other_channels.values, values))
-        assert self._other_channels.finish_times is not None
-        self._other_channels.finish_times.merge(finish_times)
+            self._other_channels.merge(self._channel_merges, values)
+        for total, each in zip(self._other_channels.histograms, histograms, strict=True):
+            total.merge(each)
+
+
+def _list_merges(families: tuple[Family, ...]) -> list[Merge]:
+    return [family.merge for family in families for _ in family.samples]
 
 
 def _read_all(families: tuple[Family, ...], stats: TopicStats | ChannelStats) -> list[float]:
@@ -199,17 +228,17 @@ def _render_families(
             index += 1
 
 
-def _render_finish_times(labels: str, histogram: Histogram) -> str:
+def _render_histogram(name: str, labels: str, histogram: Histogram) -> str:
     counts = histogram.cumulative()
     if not counts[-1]:
         return ""
     bounds = (*histogram.bounds, "+Inf")
     lines = [
-        f'{FINISH_TIME_NAME}_bucket{{{labels},le="{bound}"}} {count}\n'
+        f'{name}_bucket{{{labels},le="{bound}"}} {count}\n'
         for bound, count in zip(bounds, counts, strict=True)
     ]
-    lines.append(f"{FINISH_TIME_NAME}_count{{{labels}}} {counts[-1]}\n")
-    lines.append(f"{FINISH_TIME_NAME}_sum{{{labels}}} {histogram.total}\n")
+    lines.append(f"{name}_count{{{labels}}} {counts[-1]}\n")
+    lines.append(f"{name}_sum{{{labels}}} {histogram.total}\n")
     return "".join(lines)
 
 
@@ -261,10 +290,57 @@ class NodeCollector(Collector):
         for peer in node.registration.peers:
             lookupds.add_metric([peer.address], peer.is_connected)
         yield lookupds
-        yield _histogram("fsync_duration_seconds", "Syncs of disk queues.", broker.sync_times)
+        yield from _sync_metrics(broker.sync_times)
+        yield from _door_metrics(node)
         yield _histogram(
             "loop_lag_seconds", "How late the event loop was, every 25 ms.", node.loop_lags
         )
+
+
+def _door_metrics(node: Node) -> Iterator[Metric]:
+    refusals = CounterMetricFamily(
+        *("nsqd_refusals", "Commands and requests refused, by cause."), labels=["door", "cause"]
+    )
+    refused = CounterMetricFamily(
+        *("nsqd_connections_refused", "Connections refused, by cause."), labels=["door", "cause"]
+    )
+    failed = CounterMetricFamily(
+        "nsqd_connections_failed",
+        "Connections ended here though their clients did not ask for it, by cause.",
+        labels=["door", "cause"],
+    )
+    for door, counts in node.doors.items():
+        for refusal in Refusal:
+            refusals.add_metric([door, refusal.value], counts.refusals[refusal])
+        for failure in Failure:
+            family = refused if failure in REFUSED else failed
+            family.add_metric([door, failure.value], counts.failures[failure])
+    yield from (refusals, refused, failed)
+    yield CounterMetricFamily(
+        *("nsqd_tls_handshakes_failed", "TLS handshakes that failed."),
+        value=node.failed_handshakes.count,
+    )
+    yield CounterMetricFamily(
+        *("nsqd_accept_errors", "Connections not accepted for lack of descriptors or memory."),
+        value=node.descriptors.error_count,
+    )
+
+
+def _sync_metrics(syncs: SyncTimes) -> Iterator[Metric]:
+    yield _histogram("fsync_duration_seconds", "Syncs of disk queues.", syncs.histogram)
+    yield CounterMetricFamily(
+        "nsqd_sync_failures", "Syncs of disk queues that failed.", value=syncs.failed_count
+    )
+    yield _gauge(
+        "last_sync_timestamp_seconds",
+        "When a disk queue was last synced with success; 0 before the first.",
+        syncs.last_success_s,
+    )
+    yield _gauge(
+        "sync_running_seconds",
+        "For how long the oldest sync that runs has been running; 0 if none runs.",
+        syncs.longest_running_s,
+    )
 
 
 def _gauge(name: str, help_text: str, value: float) -> GaugeMetricFamily:

@@ -4,6 +4,7 @@ A topic and its channels are read in one go, so their figures fit together. Only
 given as they are: there may be thousands, and they can be shown over several turns of the loop.
 """
 
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from nsqd.broker.channel import Channel
 from nsqd.broker.consumer import Consumer, Locality
 from nsqd.broker.durations import Histogram, LatencyQuantiles
 from nsqd.broker.limits.queue_bounds import Losses
+from nsqd.broker.peek import find_oldest_age
 from nsqd.broker.queue.backend import DiskBackend
 from nsqd.broker.queue.message_queue import MessageQueue
 from nsqd.broker.topic import Topic
@@ -75,8 +77,10 @@ class ChannelStats:
     latency: LatencyStats
     consumers: tuple[Consumer, ...]
     finish_times: Histogram  # the channel's own, still counting
+    total_times: Histogram  # likewise
     losses: Losses = NO_LOSSES
     disk: DiskUse = NO_DISK_USE  # read only if asked for
+    oldest_age_s: float = 0.0  # of the messages that are due; 0 if none; read only if asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +193,10 @@ def _read_channel(channel: Channel, now: float, *, has_disk: bool) -> ChannelSta
         latency=_read_latency([channel.latencies], now),
         consumers=tuple(channel.consumers),
         finish_times=channel.finish_times,
+        total_times=channel.total_times,
         losses=channel.losses.copy(),
         disk=_read_disk_use(channel.queue) if has_disk else NO_DISK_USE,
+        oldest_age_s=find_oldest_age(channel, time.time_ns()) if has_disk else 0.0,
     )
 
 

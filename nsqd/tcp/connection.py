@@ -29,10 +29,13 @@ from nsqd.protocol.compression import CompressionError
 from nsqd.protocol.errors import ErrorCode, FatalClientError
 from nsqd.protocol.frames import FrameType, encode_frame, encode_messages
 from nsqd.protocol.identify import ClientSettings, IdentifyLimits
+from nsqd.runtime.descriptors import TCP_RESERVE_COUNT, Descriptors
+from nsqd.runtime.door_counts import DoorCounts, Failure
 from nsqd.runtime.listen import format_address
 from nsqd.runtime.turns import running_turns
 from nsqd.tcp import handlers
 from nsqd.tcp.auth import AuthServers, ClientAuth
+from nsqd.tcp.end_counts import count_fatal_error
 from nsqd.tcp.handlers import HANDLERS, Replies
 from nsqd.tcp.read_gate import PauseReason, ReadGate
 from nsqd.tcp.stream import ClientStream, TlsEndedError, TlsRefusedError
@@ -70,6 +73,8 @@ class TcpSettings:
     # Called once per read: the event loop polls more often under dense traffic.
     on_read: Callable[[], object] | None = None
     connections: set["V2Connection"] = field(default_factory=set)
+    counts: DoorCounts = field(default_factory=DoorCounts)
+    descriptors: Descriptors | None = None  # None: they are not watched
 
 
 class Phase(Enum):
@@ -227,7 +232,11 @@ class V2Connection(asyncio.Protocol):
         connections.add(self)
         if 0 < self.server.max_connections < len(connections):
             logger.warning("TCP: too many connections, refusing %s", self.remote_address)
-            self._abort()
+            self._abort(Failure.TOO_MANY)
+            return
+        descriptors = self.server.descriptors
+        if descriptors is not None and descriptors.is_scarce(transport, TCP_RESERVE_COUNT):
+            self._abort(Failure.NO_DESCRIPTORS)
             return
         self.deadlines.set(Due.MAGIC, self.server.handshake_timeout_s)
         logger.info("TCP: new client(%s)", self.remote_address)
@@ -342,6 +351,7 @@ class V2Connection(asyncio.Protocol):
             failure = self.replies.send_settled()
             if failure is not None:
                 logger.warning("client(%s) - %s", self.remote_address, failure)
+                count_fatal_error(self.server.counts, failure)
                 self._end(Phase.FAILED)
             if self.gate.reasons or self._phase is not _OPEN:
                 self._go_on_when_replied()
@@ -450,7 +460,7 @@ class V2Connection(asyncio.Protocol):
     def _on_deadline(self, due: Due) -> None:
         match due:
             case Due.MAGIC:
-                self._abort()
+                self._abort(Failure.MAGIC)
             case Due.TLS:
                 self._give_up(TlsRefusedError("timeout"))
             case Due.HEARTBEAT:
@@ -479,11 +489,12 @@ class V2Connection(asyncio.Protocol):
                 self.deadlines.await_heartbeat()
             case Vitality.DEAF:
                 logger.warning("client(%s) - does not read, closing", self.remote_address)
-                self._abort()
+                self._abort(Failure.UNREAD)
             case Vitality.SILENT:
                 logger.warning("client(%s) - silent, closing", self.remote_address)
                 error = self.parser.error_at_eof
                 if error is None:
+                    self.server.counts.failures[Failure.SILENT] += 1
                     self.close()
                 else:
                     self._fail(error)
@@ -501,12 +512,14 @@ class V2Connection(asyncio.Protocol):
                 self._fail(error)
             case TlsRefusedError():
                 self.stream.drop_tls()  # there is no TLS to answer in
-                text = f"IDENTIFY failed {error}"
-                self._fail(FatalClientError(ErrorCode.E_IDENTIFY_FAILED, text))
+                fatal = FatalClientError(ErrorCode.E_IDENTIFY_FAILED, f"IDENTIFY failed {error}")
+                fatal.__cause__ = error
+                self._fail(fatal)
             case TlsEndedError():
                 self.eof_received()
             case LineTooLongError() | CompressionError() | SSLError():
                 logger.warning("client(%s) - %r", self.remote_address, error)
+                self.server.counts.failures[Failure.PROTOCOL] += 1
                 self._end(Phase.FAILED)  # without an error frame, as nsqd does
                 self._go_on_when_replied()
             case AssertionError():
@@ -515,13 +528,15 @@ class V2Connection(asyncio.Protocol):
                 address = self.remote_address
                 logger.error("client(%s) - internal error, closing", address, exc_info=error)
                 if self._phase is _OPEN:
+                    self.server.counts.failures[Failure.INTERNAL] += 1
                     self.close()  # the publishes before it are answered
                 else:
-                    self._abort()
+                    self._abort(Failure.INTERNAL)
 
     def _fail(self, error: FatalClientError) -> None:
         """Send the error behind the other replies, then give the client time to read it."""
         logger.warning("client(%s) - %s", self.remote_address, error)
+        count_fatal_error(self.server.counts, error)
         self.replies.add(encode_frame(FrameType.ERROR, error.frame_data))
         self.replies.flush()
         self._end(Phase.FAILED)
@@ -554,7 +569,8 @@ class V2Connection(asyncio.Protocol):
         # A client that does not read can't keep the connection: nsqd has a write deadline.
         self.deadlines.set(Due.CLOSE, LINGER_S)
 
-    def _abort(self) -> None:
+    def _abort(self, failure: Failure) -> None:
+        self.server.counts.failures[failure] += 1
         self._end(Phase.CLOSED)
         self.stream.outgoing.close()
         self._transport.abort()

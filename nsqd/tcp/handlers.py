@@ -59,7 +59,9 @@ _TOUCH_FAILED: Final = f"{ErrorCode.E_TOUCH_FAILED} TOUCH ".encode()
 
 def failed_error(verb: str, error: Exception) -> FatalClientError:
     """Return the error for a client whose publish or subscription the broker refused."""
-    return FatalClientError(_FAILED_CODES[verb], f"{verb} failed {cause_of(error)}")
+    fatal = FatalClientError(_FAILED_CODES[verb], f"{verb} failed {cause_of(error)}")
+    fatal.__cause__ = error  # which tells why, to be counted
+    return fatal
 
 
 # --- publishing

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from nsqd.broker.channel import FINISH_TIME_BOUNDS_S
+from nsqd.broker.channel import FINISH_TIME_BOUNDS_S, TOTAL_TIME_BOUNDS_S
 from nsqd.broker.durations import Histogram
 from nsqd.broker.limits.queue_bounds import DropReason, Losses
 from nsqd.stats.clients import ClientStats
@@ -30,6 +30,7 @@ def channel_stats(name: str = "ch", **figures: Any) -> ChannelStats:
         latency=NO_LATENCIES,
         consumers=(),
         finish_times=Histogram(FINISH_TIME_BOUNDS_S),
+        total_times=Histogram(TOTAL_TIME_BOUNDS_S),
     )
     return replace(empty, **figures)
 

@@ -108,7 +108,15 @@ LAYERS = {
         )
     ),
     "nsqd.settings": Layer(
-        ("nsqd.broker", "nsqd.protocol", "nsqd.config", "nsqd.http", "nsqd.lookup", "nsqd.tcp")
+        (
+            "nsqd.broker",
+            "nsqd.protocol",
+            "nsqd.config",
+            "nsqd.http",
+            "nsqd.lookup",
+            "nsqd.runtime",
+            "nsqd.tcp",
+        )
     ),
     # For programs; the commands install the event loop that they want.
     "nsqd.client": Layer(

@@ -24,10 +24,11 @@ from typing import Protocol
 from diskqueue import DiskQueue, layout
 from diskqueue.envelope import HEADER_BYTES
 from nsqd.broker.disposal import dispose
-from nsqd.broker.durations import Histogram
+from nsqd.broker.durations import SyncTimes
 from nsqd.broker.queue.aside import AsideAppends
 from nsqd.broker.queue.batch import MixedBatch, Origin, Piece
 from nsqd.broker.queue.due_log import DueLog
+from nsqd.broker.queue.front import NO_FRONT, DiskFront, Front
 from nsqd.broker.queue.pace import Pace
 from nsqd.broker.queue.receipt import Receipt, Receipts
 from nsqd.broker.queue.sync_schedule import SyncRules, SyncSchedule
@@ -43,6 +44,10 @@ _NO_TIMES: Mapping[bytes, int] = {}
 
 class Backend(Protocol):
     """The disk behind a message queue."""
+
+    @property
+    def front(self) -> Front:
+        """A look at the first unread record."""
 
     @property
     def unread_count(self) -> int:
@@ -145,7 +150,7 @@ class DiskBackend:
         settings: DiskSettings,
         scheduler: Scheduler,
         on_write: Callable[[OSError | None], object],
-        sync_times: Histogram | None = None,
+        sync_times: SyncTimes | None = None,
         receipts: Receipts | None = None,
         on_repeat: Callable[[str, OSError | None], object] | None = None,
         files: layout.QueueFiles | None = None,
@@ -153,7 +158,7 @@ class DiskBackend:
     ) -> None:
         """Args:
         on_write: called with the outcome of each append, for the daemon's health.
-        sync_times: gets the duration of each sync in seconds.
+        sync_times: is told when each sync begins and ends.
         receipts: notes each append, and makes the receipts that are settled here.
         on_repeat: called with the outcome of a sync or a read that failed, or succeeded after a
             failure; without it, on_write is called.
@@ -199,6 +204,7 @@ class DiskBackend:
         self._pace = Pace(scheduler.time, is_trusted=settings.is_trusted)
         self.aside = AsideAppends(self._queue, self._schedule, self._receipts, on_write, self._pace)
         self._failed_read_count = 0  # since the last that succeeded
+        self.front = DiskFront(self._queue, self._due_log)
 
     @property
     def queue(self) -> DiskQueue:
@@ -262,6 +268,7 @@ class DiskBackend:
         Raises:
             OSError: the disk can't be read; after some failures in a row the block is skipped.
         """
+        self.front.forget()
         try:
             records = self._queue.read(max_records, max_bytes)
         except OSError as error:
@@ -335,6 +342,7 @@ class DiskBackend:
         except OSError as error:
             receipt.error = error
         self._queue.forget_all()
+        self.front.forget()
         self._pace.doubt()
         self._schedule.settle_all()
         self._schedule.sync_fully(receipt)
@@ -408,6 +416,7 @@ class DiskBackend:
 class NullBackend:
     """The backend of ephemeral queues: drops every record."""
 
+    front: Front = NO_FRONT
     unread_count = 0
     unread_bytes = 0
     outstanding_count = 0

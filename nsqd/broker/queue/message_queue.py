@@ -17,7 +17,7 @@ one of three ways: `commit` (finished), `put_back` (delivered in vain, with one 
 import contextlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 
 from nsqd.broker.errors import SlowDiskError
 from nsqd.broker.queue.backend import Backend
@@ -44,19 +44,14 @@ _MEMORY, _WRITTEN, _RETURNED = Origin.MEMORY, Origin.WRITTEN, Origin.RETURNED
 class MessageQueue:
     """Messages in the order in which they came, at most `capacity` of them in memory only."""
 
-    __slots__ = ("_backend", "_capacity", "_memory", "_unread_count")
+    __slots__ = ("_capacity", "_memory", "_unread_count", "backend")
 
     def __init__(self, capacity: int, backend: Backend) -> None:
         self._capacity = capacity
-        self._backend = backend
+        self.backend = backend  # the disk behind memory
         self._memory = Memory()
         # A copy of the backend's, made after each use of it: it is asked for at each delivery.
         self._unread_count = backend.unread_count
-
-    @property
-    def backend(self) -> Backend:
-        """The disk behind memory."""
-        return self._backend
 
     @property
     def depth(self) -> int:
@@ -76,8 +71,22 @@ class MessageQueue:
             self._memory.size_bytes
             + self._memory.kept_bytes
             + overhead_bytes
-            + self._backend.unread_bytes
+            + self.backend.unread_bytes
         )
+
+    def find_front_timestamp(self, now_ns: int) -> int | None:
+        """Return when the message was published that is delivered next, None if there is none.
+
+        Messages that are not due are passed over, up to `MAX_PASSED_PIECES` of them.
+
+        Args:
+            now_ns: the time by which they are due.
+        """
+        for piece in islice(self._memory.pieces, MAX_PASSED_PIECES):
+            if piece.batch.due_ns <= now_ns:
+                [timestamp_ns] = piece.batch.timestamps(piece.start, piece.start + 1)
+                return timestamp_ns
+        return self.backend.front.find_timestamp(now_ns)
 
     @property
     def room_count(self) -> int:
@@ -99,7 +108,7 @@ class MessageQueue:
         if count <= room:
             self._memory.enter(Piece(batch, 0, count, _MEMORY))
             return
-        aside = self._backend.aside
+        aside = self.backend.aside
         if aside is not None and aside.is_needed and not batch.is_deferred:
             raise SlowDiskError
         room = max(room, 0)
@@ -127,7 +136,7 @@ class MessageQueue:
             if room < count:
                 chunks.append(part.encode().since(room))
             room = max(room - count, 0)
-        aside = self._backend.aside
+        aside = self.backend.aside
         job = aside.prepare(chunks) if chunks and aside is not None else None
         return PendingPut(parts, memory_count, aside, job)
 
@@ -137,8 +146,8 @@ class MessageQueue:
         The job was not cancelled. Those with records are kept in memory as well, as far as that may
         be, if no unread record stands before them.
         """
-        aside = self._backend.aside
-        is_kept = put.job is not None and not self._backend.unread_count
+        aside = self.backend.aside
+        is_kept = put.job is not None and not self.backend.unread_count
         if put.job is not None and aside is not None:
             is_appended = aside.end(put.job)
             assert is_appended, "the job was cancelled"
@@ -162,7 +171,7 @@ class MessageQueue:
             first = aside.advance(part.encode().lengths[start:])
             ordinals = range(first - start, first - start + count)
             self._memory.enter(Piece(batch, start, count, _WRITTEN, ordinals))
-        self._unread_count = self._backend.unread_count
+        self._unread_count = self.backend.unread_count
 
     def undo_put(self, batch: AnyBatch) -> None:
         """Undo the last put, which has not been acknowledged and of which nothing was taken."""
@@ -189,7 +198,7 @@ class MessageQueue:
             return batch.messages(0, count)
         is_caught_up = not self._unread_count
         first = self._append_deferred(batch, 0, due_ns, keep=is_caught_up)
-        self._unread_count = self._backend.unread_count
+        self._unread_count = self.backend.unread_count
         if first is None:
             return []
         return Piece(batch, 0, count, _WRITTEN, range(first, first + count)).messages()
@@ -198,13 +207,13 @@ class MessageQueue:
         """Undo the last `put_aside` of a publish."""
         if not self._capacity:
             for message_id in batch.ids(0, len(batch.bodies)):
-                self._backend.pop_due_time(message_id)
+                self.backend.pop_due_time(message_id)
             self._undo_append(batch, 0)
 
     def count_deferred(self, now_ns: int) -> int:
         """Return how many of the messages on disk are not to be delivered yet."""
         # A crash, or a publish that was undone, can leave due times without a record.
-        count = min(self._backend.count_early(now_ns), self._unread_count)
+        count = min(self.backend.count_early(now_ns), self._unread_count)
         for piece in self._memory.deferred:
             if piece.batch.due_ns > now_ns:
                 count += piece.count
@@ -220,8 +229,8 @@ class MessageQueue:
         come while it is slow or a thread writes to it, stay in memory.
         """
         # Too many records stand behind one that is not finished.
-        has_long_tail = self._backend.outstanding_count > OUTSTANDING_MAX_COUNT
-        is_stalled = self._backend.aside is not None and self._backend.aside.is_stalled
+        has_long_tail = self.backend.outstanding_count > OUTSTANDING_MAX_COUNT
+        is_stalled = self.backend.aside is not None and self.backend.aside.is_stalled
         for piece in _gather(messages):
             has_room = self._capacity and self._memory.count + piece.count <= self._capacity
             if is_stalled or (has_room and not (piece.is_on_disk and has_long_tail)):
@@ -233,7 +242,7 @@ class MessageQueue:
                 self._memory.enter(piece)
                 continue
             if piece.is_on_disk:
-                self._backend.commit(piece.ordinals)
+                self.backend.commit(piece.ordinals)
             if kept is not None:
                 self._memory.enter(kept)
 
@@ -292,7 +301,7 @@ class MessageQueue:
 
     def commit(self, ordinals: Iterable[int]) -> None:
         """Forget these records: their messages are finished."""
-        self._backend.commit(ordinals)
+        self.backend.commit(ordinals)
 
     def empty(self) -> tuple[deque[Piece], Receipt]:
         """Drop all messages.
@@ -301,15 +310,15 @@ class MessageQueue:
         brings the messages back.
         """
         pieces = self._memory.clear()
-        receipt = self._backend.empty()
-        self._unread_count = self._backend.unread_count
+        receipt = self.backend.empty()
+        self._unread_count = self.backend.unread_count
         return pieces, receipt
 
     def delete(self) -> tuple[deque[Piece], Receipt]:
         """Drop all messages and remove the files, as `empty` does."""
         pieces = self._memory.clear()
-        receipt = self._backend.delete()
-        self._unread_count = self._backend.unread_count
+        receipt = self.backend.delete()
+        self._unread_count = self.backend.unread_count
         return pieces, receipt
 
     def flush(
@@ -324,7 +333,7 @@ class MessageQueue:
         Raises:
             OSError: not everything is on disk.
         """
-        due_times = {**self._backend.due_times, **due_times}
+        due_times = {**self.backend.due_times, **due_times}
         for piece in self._memory.pieces:
             batch = piece.batch
             if batch.is_deferred:
@@ -336,7 +345,7 @@ class MessageQueue:
             if piece.origin is _WRITTEN:
                 continue
             try:
-                self._backend.append(*piece.batch.records(piece.start, piece.stop), keep=False)
+                self.backend.append(*piece.batch.records(piece.start, piece.stop), keep=False)
             except OSError as error:
                 if not piece.is_on_disk:
                     refused = error
@@ -344,12 +353,12 @@ class MessageQueue:
             if piece.is_on_disk:
                 # Old records that stayed unfinished would come back beside the new ones, and bring
                 # back the finished records that stand behind them.
-                self._backend.commit(piece.ordinals)
-        self._backend.replace_due_times(due_times)
+                self.backend.commit(piece.ordinals)
+        self.backend.replace_due_times(due_times)
         if refused is not None:
             raise refused
         self._memory.clear()
-        self._unread_count = self._backend.unread_count
+        self._unread_count = self.backend.unread_count
 
     def _append(self, batch: AnyBatch, start: int) -> Piece | None:
         """Append to disk from `start` on; return the piece to keep in memory, if it is to be kept.
@@ -367,8 +376,8 @@ class MessageQueue:
             first = self._append_deferred(batch, start, batch.due_ns, keep=is_caught_up)
         else:
             data, lengths = batch.records(start, stop)
-            first = self._backend.append(data, lengths, keep=is_caught_up)
-        self._unread_count = self._backend.unread_count
+            first = self.backend.append(data, lengths, keep=is_caught_up)
+        self._unread_count = self.backend.unread_count
         if first is None:
             return None
         return Piece(batch, start, stop, _WRITTEN, range(first - start, first - start + stop))
@@ -385,20 +394,20 @@ class MessageQueue:
         """
         stop = len(batch.bodies)
         ids = batch.ids(start, stop)
-        self._backend.note_due(ids, due_ns, are_unread=not keep)
+        self.backend.note_due(ids, due_ns, are_unread=not keep)
         try:
-            return self._backend.append(*batch.records(start, stop), keep=keep)
+            return self.backend.append(*batch.records(start, stop), keep=keep)
         except OSError:
             for message_id in ids:
-                self._backend.pop_due_time(message_id)
+                self.backend.pop_due_time(message_id)
             raise
 
     def _undo_append(self, batch: AnyBatch, start: int) -> None:
         """Undo the append of a batch from `start` on, if there was one."""
         if start < len(batch.bodies):
             _, lengths = batch.records(start, len(batch.bodies))
-            self._backend.undo_append(lengths)
-            self._unread_count = self._backend.unread_count
+            self.backend.undo_append(lengths)
+            self._unread_count = self.backend.unread_count
 
     def _load(self) -> bool:
         """Read records into memory, behind the other pieces; False if there are none.
@@ -408,15 +417,15 @@ class MessageQueue:
         """
         if not self._unread_count:
             return False
-        piece = self._backend.read(READ_MAX_RECORDS, READ_MAX_BYTES)
-        self._unread_count = self._backend.unread_count
+        piece = self.backend.read(READ_MAX_RECORDS, READ_MAX_BYTES)
+        self._unread_count = self.backend.unread_count
         if piece is None:
             return False
-        if not self._backend.due_times:
+        if not self.backend.due_times:
             self._memory.enter(piece)
             return True
         ids = piece.batch.ids(piece.start, piece.stop)
-        for part in _split_by_due_time(piece, map(self._backend.pop_due_time, ids)):
+        for part in _split_by_due_time(piece, map(self.backend.pop_due_time, ids)):
             self._memory.enter(part)
         return True
 

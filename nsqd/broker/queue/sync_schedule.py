@@ -17,7 +17,6 @@ A full sync is due at `_full_at`. A timer is set in WAITING and in no other stat
 """
 
 import logging
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from math import inf
 from typing import Protocol
 
 from diskqueue import SyncJob
-from nsqd.broker.durations import Histogram
+from nsqd.broker.durations import SyncTimes
 from nsqd.broker.queue.receipt import Receipt
 from nsqd.broker.scheduler import Scheduler, Timer
 
@@ -103,12 +102,12 @@ class SyncSchedule:
         scheduler: Scheduler,
         rules: SyncRules,
         on_outcome: Callable[[OSError | None], object],
-        sync_times: Histogram | None = None,
+        sync_times: SyncTimes | None = None,
     ) -> None:
         """Args:
         name: of the queue, for the log.
         on_outcome: called with each error, and with None once a sync has made up for it.
-        sync_times: gets the duration of each sync in seconds.
+        sync_times: is told when each sync begins and ends.
         """
         self._name = name
         self._queue = queue
@@ -123,7 +122,6 @@ class SyncSchedule:
         self._full_at = _NEVER
         self._timer: Timer | None = None
         self._job: SyncJob | None = None
-        self._started = 0.0
         # Appends are numbered, so that a receipt waits for a sync that covers its own.
         self._append_number = 0
         self._covered_number = 0  # by the sync that runs, or the last one
@@ -227,14 +225,15 @@ class SyncSchedule:
             self._settle_full(None)
             self._rest()
             return
-        self._started = time.perf_counter()
+        if self._sync_times is not None:
+            self._sync_times.begin(self)
         self._scheduler.run_in_thread(self._job.run, self._on_end)
 
     def _on_end(self, error: OSError | None) -> None:
         job, self._job = self._job, None
         assert job is not None
         if self._sync_times is not None:
-            self._sync_times.observe(time.perf_counter() - self._started)
+            self._sync_times.end(self, error)
         if self._state is SyncState.CLOSED:
             return  # the queue's close has waited for the job and synced again
         self._queue.complete_sync(job, error)

@@ -4,6 +4,7 @@ import pytest
 
 from nsqd.broker.consumer import LINGER_S, NOT_IN_FLIGHT, NOT_OWNER
 from nsqd.broker.errors import NotInFlightError
+from nsqd.broker.peek import find_oldest_age
 from nsqd.broker.queue.batch import Message, MixedBatch
 from tests.support.channel_rig import ChannelRig
 from tests.support.recording_sink import Delivery
@@ -491,3 +492,46 @@ def test_the_time_from_delivery_to_fin_is_counted_for_each_message() -> None:
 
     assert rig.channel.finish_times.count == 3
     assert rig.channel.finish_times.total == pytest.approx(3 + 3 + 1)
+
+
+def test_the_time_from_publish_to_fin_is_counted_for_each_message() -> None:
+    rig = ChannelRig()
+    client = rig.client()
+    ids = rig.put(b"a", b"b")
+    rig.advance(2)
+    ids += rig.put(b"c")
+    client.ready(10)
+    rig.advance(1)
+
+    client.finish(*ids)
+
+    assert rig.channel.total_times.count == 3
+    assert rig.channel.total_times.total == pytest.approx(3 + 3 + 1)
+
+
+def test_of_many_messages_finished_together_samples_are_looked_at() -> None:
+    rig = ChannelRig()
+    client = rig.client(ready=1000)
+    ids: list[bytes] = []
+    for _ in range(100):
+        ids += rig.put(b"x")
+        rig.advance(0.1)
+
+    client.finish(*ids)
+
+    times = rig.channel.total_times
+    assert times.count == 100
+    assert times.total == pytest.approx(sum(0.1 * age for age in range(1, 101)), rel=0.15)
+    assert times.cumulative()[times.bounds.index(5.0)] == pytest.approx(50, abs=13)
+
+
+def test_a_wall_clock_that_was_set_back_makes_no_negative_times() -> None:
+    rig = ChannelRig()
+    client = rig.client(ready=10)
+    ids = rig.put(b"a")
+    rig.scheduler.wall_ns -= 10**12
+
+    assert find_oldest_age(rig.channel, rig.scheduler.wall_ns) == 0.0
+    client.finish(*ids)
+
+    assert rig.channel.total_times.total == 0.0

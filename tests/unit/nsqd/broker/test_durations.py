@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqd.broker.durations import LEVEL_CAPACITY, Histogram, LatencyQuantiles
+from nsqd.broker.durations import LEVEL_CAPACITY, Histogram, LatencyQuantiles, SyncTimes
 
 QUANTILES = (1.0, 0.999, 0.99, 0.95, 0.5, 0.25, 0.01)
 latencies = st.lists(st.integers(-(10**6), 10**15), max_size=80)
@@ -225,3 +225,20 @@ def test_a_histogram_without_values_is_all_zero() -> None:
     histogram = Histogram((0.1,))
 
     assert (histogram.cumulative(), histogram.count, histogram.total) == ([0, 0], 0, 0.0)
+
+
+def test_syncs_tell_the_last_good_one_the_failures_and_the_oldest_that_runs() -> None:
+    syncs = SyncTimes((1.0,))
+    assert (syncs.count, syncs.failed_count, syncs.last_success_s) == (0, 0, 0.0)
+    assert syncs.longest_running_s == 0.0
+
+    syncs.begin("first")
+    syncs.begin("second")
+    syncs.end("second", OSError("full"))
+    assert (syncs.count, syncs.failed_count, syncs.last_success_s) == (1, 1, 0.0)
+    assert syncs.longest_running_s > 0
+
+    syncs.end("first", None)
+    assert (syncs.count, syncs.failed_count) == (2, 1)
+    assert syncs.last_success_s > 1e9
+    assert syncs.longest_running_s == 0.0

@@ -57,6 +57,7 @@ def test_every_figure_of_a_topic_and_a_channel() -> None:
         requeue_count=6,
         timeout_count=7,
         is_paused=True,
+        oldest_age_s=8.5,
         losses=make_losses(depth=11, ttl=12, attempts=13, dead_lettered=14),
         disk=DiskUse(222, 3),
     )
@@ -97,6 +98,7 @@ def test_every_figure_of_a_topic_and_a_channel() -> None:
         "nsqd_channel_depth{channel=c,store=disk,topic=t}": 4,
         "nsqd_channel_in_flight{channel=c,topic=t}": 3,
         "nsqd_channel_deferred{channel=c,topic=t}": 2,
+        "nsqd_channel_oldest_message_age_seconds{channel=c,topic=t}": 8.5,
         "nsqd_channel_messages_total{channel=c,topic=t}": 20,
         "nsqd_channel_finished_total{channel=c,topic=t}": 5,
         "nsqd_channel_requeued_total{channel=c,topic=t}": 6,
@@ -106,6 +108,18 @@ def test_every_figure_of_a_topic_and_a_channel() -> None:
         "nsqd_channel_disk_bytes{channel=c,topic=t}": 222,
         "nsqd_channel_disk_segments{channel=c,topic=t}": 3,
     }
+
+
+def test_of_channels_that_share_a_row_the_oldest_message_counts() -> None:
+    topics = [
+        topic_stats(f"t{age}", channel_stats("c", oldest_age_s=age, depth=1)) for age in (3, 9, 4)
+    ]
+
+    found = samples(render(*topics, max_queues=0))
+
+    labels = f"channel={OTHER},topic={OTHER}"
+    assert found[f"nsqd_channel_oldest_message_age_seconds{{{labels}}}"] == 9
+    assert found[f"nsqd_channel_depth{{channel={OTHER},store=memory,topic={OTHER}}}"] == 3
 
 
 def test_finish_times_are_a_histogram() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from diskqueue import QueueClosedError
-from nsqd.broker.durations import Histogram
+from nsqd.broker.durations import SyncTimes
 from nsqd.broker.queue.backend import DiskBackend, NullBackend
 from nsqd.broker.queue.batch import MixedBatch
 from tests.support.channel_rig import disk_settings
@@ -26,7 +26,7 @@ class Rig:
         self.scheduler = scheduler or FakeScheduler()
         self.writes: list[OSError | None] = []
         self.failures: dict[str, OSError | None] = {}  # the last outcome of each kind of work
-        self.sync_times = Histogram((1.0,))
+        self.sync_times = SyncTimes((1.0,))
         settings = disk_settings(data_path, sync_every=sync_every)
         self.backend = DiskBackend(
             *("t:c", settings, self.scheduler, self.writes.append),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nsqd.broker.durations import Histogram
+from nsqd.broker.durations import SyncTimes
 from nsqd.broker.queue.backend import DiskBackend
 from nsqd.broker.queue.batch import MixedBatch
 from nsqd.broker.queue.receipt import Receipt, Receipts
@@ -25,7 +25,7 @@ class Rig:
         self.scheduler = FakeScheduler()
         self.scheduler.holds_threads = True
         self.writes: list[Exception | None] = []
-        self.sync_times = Histogram((1.0,))
+        self.sync_times = SyncTimes((1.0,))
         self.receipts = Receipts(needs_sync=needs_sync)
         settings = disk_settings(data_path, sync_every=1 if needs_sync else 2500)
         self.backend = DiskBackend(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from diskqueue import SyncJob
-from nsqd.broker.durations import Histogram
+from nsqd.broker.durations import SyncTimes
 from nsqd.broker.queue.receipt import Receipt
 from nsqd.broker.queue.sync_schedule import (
     PROMPT_METADATA_S,
@@ -82,7 +82,7 @@ class Rig:
         self.scheduler = FakeScheduler()
         self.scheduler.holds_threads = True
         self.outcomes: list[OSError | None] = []
-        self.sync_times = Histogram((1.0,))
+        self.sync_times = SyncTimes((1.0,))
         self.settled: list[tuple[str, Exception | None]] = []
         self.schedule = SyncSchedule(
             "t:c",
