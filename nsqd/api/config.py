@@ -30,7 +30,7 @@ class ConfigRoutes:
 
     def _get(self, request: Request) -> Response:
         node = self._node
-        key = request.param or ""
+        [key] = request.params
         try:
             value = config_value(node.options, key)
         except KeyError as error:
@@ -50,10 +50,11 @@ class ConfigRoutes:
     def _put(self, request: Request) -> Response:
         if not request.body:
             raise HttpError(413, "INVALID_VALUE")
+        [key] = request.params
         try:
-            if request.param == "log_level":
+            if key == "log_level":
                 self._set_log_level(request.body)
-            elif request.param == "nsqlookupd_tcp_addresses":
+            elif key == "nsqlookupd_tcp_addresses":
                 self._set_lookupd_addresses(request.body)
             else:
                 raise HttpError(400, "INVALID_OPTION")

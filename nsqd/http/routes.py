@@ -159,14 +159,14 @@ EMPTY: Final = Response()
 class Target:
     """A request target, taken apart once and shared by all requests that name it."""
 
-    __slots__ = ("_query", "param", "path", "raw", "raw_query", "routes")
+    __slots__ = ("_query", "params", "path", "raw", "raw_query", "routes")
 
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
         raw_path, _, self.raw_query = raw.partition(b"?")
         # None when the target has no path: a broken escape, or the authority of a CONNECT.
         self.path = _decode_path(raw_path)
-        self.param: str | None = None
+        self.params: tuple[str, ...] = ()
         # One entry per method that has come in for this target, filled by the router.
         self.routes: dict[bytes, Route] = {}
         self._query: Mapping[str, str] | None = None
@@ -261,9 +261,9 @@ class Request:
         return self.target.raw_query
 
     @property
-    def param(self) -> str | None:
-        """The segment in place of `:name` in the path of the route."""
-        return self.target.param
+    def params(self) -> tuple[str, ...]:
+        """The segments in place of `:name` in the path of the route, in its order."""
+        return self.target.params
 
     @property
     def query(self) -> Mapping[str, str]:
@@ -379,9 +379,10 @@ class Router:
     """The table of routes; `resolve` has an answer for every target and method."""
 
     def __init__(self) -> None:
-        # Path -> method -> route. A path with a parameter is kept up to its colon.
+        # Path -> method -> route.
         self._paths: dict[str, dict[bytes, Route]] = {}
-        self._prefixes: dict[str, dict[bytes, Route]] = {}
+        # The same for paths with parameters, as segments.
+        self._patterns: dict[tuple[str, ...], dict[bytes, Route]] = {}
         self._targets: dict[bytes, Target] = {}
 
     def add(
@@ -398,7 +399,7 @@ class Router:
         """Send requests for a path to a handler.
 
         Args:
-            path: `/stats`, or `/config/:opt` with one parameter as its last segment.
+            path: `/stats`, or `/topics/:topic/:channel` with segments that are parameters.
             too_large_code: the code of the 413 for a body larger than `max_body_bytes`.
             is_quiet: leave the route's requests out of the access log.
 
@@ -407,9 +408,10 @@ class Router:
         """
         if not path.startswith("/"):
             raise ValueError(f"path {path!r} does not begin with a slash")
-        prefix, colon, _ = path.partition(":")
-        table = self._prefixes if colon else self._paths
-        routes = table.setdefault(prefix, {})
+        if ":" in path:
+            routes = self._patterns.setdefault(tuple(path.split("/")), {})
+        else:
+            routes = self._paths.setdefault(path, {})
         if method.encode() in routes:
             raise ValueError(f"{method} {path} is taken")
         routes[method.encode()] = Route(
@@ -448,7 +450,7 @@ class Router:
             return BAD_REQUEST
         if target.path == "*":
             return self._resolve_asterisk(method)
-        routes, target.param = self._find(target.path)
+        routes, target.params = self._find(target.path)
         if method in routes:
             return routes[method]
         location = self._find_redirect(target.path, method)
@@ -461,19 +463,22 @@ class Router:
     def _resolve_asterisk(self, method: bytes) -> Route:
         if method != b"OPTIONS":
             return BAD_REQUEST
-        tables = (*self._paths.values(), *self._prefixes.values())
+        tables = (*self._paths.values(), *self._patterns.values())
         return _answer_options(
             {method: route for table in tables for method, route in table.items()}
         )
 
-    def _find(self, path: str) -> tuple[dict[bytes, Route], str | None]:
-        """Return the routes of a path by method, and its parameter."""
+    def _find(self, path: str) -> tuple[dict[bytes, Route], tuple[str, ...]]:
+        """Return the routes of a path by method, and its parameters."""
         routes = self._paths.get(path)
         if routes is not None:
-            return routes, None
-        prefix, slash, last = path.rpartition("/")
-        routes = self._prefixes.get(prefix + slash) if last else None
-        return (routes, last) if routes is not None else ({}, None)
+            return routes, ()
+        segments = path.split("/")
+        for pattern, routes in self._patterns.items():
+            if _fits(pattern, segments):
+                pairs = zip(pattern, segments, strict=True)
+                return routes, tuple(segment for name, segment in pairs if _is_param(name))
+        return {}, ()
 
     def _find_redirect(self, path: str, method: bytes) -> str | None:
         """Return the known path that the client must have meant, if it has the method."""
@@ -484,12 +489,26 @@ class Router:
             for known, routes in self._paths.items():
                 if known.lower() == folded and method in routes:
                     return known
-            for prefix, routes in self._prefixes.items():
-                last = candidate[len(prefix) :]
-                is_match = folded.startswith(prefix.lower()) and last and "/" not in last
-                if is_match and method in routes:
-                    return prefix + last
+            segments = candidate.split("/")
+            for pattern, routes in self._patterns.items():
+                if method in routes and _fits(
+                    [name.lower() for name in pattern], folded.split("/")
+                ):
+                    pairs = zip(pattern, segments, strict=True)
+                    return "/".join(segment if _is_param(name) else name for name, segment in pairs)
         return None
+
+
+def _is_param(name: str) -> bool:
+    return name.startswith(":")
+
+
+def _fits(pattern: Sequence[str], segments: Sequence[str]) -> bool:
+    """Say whether a path has the segments of a pattern, with any text for each parameter."""
+    return len(pattern) == len(segments) and all(
+        segment if _is_param(name) else segment == name
+        for name, segment in zip(pattern, segments, strict=True)
+    )
 
 
 def answer(

@@ -26,7 +26,7 @@ def make_router() -> Router:
     router.add("GET", "/ping", lambda _: OK, style=Style.PLAIN)
     router.add("GET", "/names", show_names)
     router.add("POST", "/pub", show_body, max_body_bytes=MAX_BODY_BYTES)
-    router.add("PUT", "/config/:opt", lambda request: Response.json(request.param))
+    router.add("PUT", "/config/:opt", lambda request: Response.json(request.params))
     return router
 
 

@@ -128,7 +128,7 @@ def test_the_last_segment_is_the_parameter() -> None:
     _, request, response = ask(make_router(), "GET", "/config/log_level?x=1")
 
     assert response is OK
-    assert request.param == "log_level"
+    assert request.params == ("log_level",)
 
 
 @pytest.mark.parametrize("target", ["/config", "/config/", "/config/a/b", "/config/a%2Fb"])
@@ -137,7 +137,19 @@ def test_the_parameter_is_one_segment(target: str) -> None:  # H-52
 
 
 def test_the_parameter_is_decoded() -> None:
-    assert ask(make_router(), "GET", "/config/a%20b%C3%A9")[1].param == "a bé"
+    assert ask(make_router(), "GET", "/config/a%20b%C3%A9")[1].params == ("a bé",)
+
+
+def test_a_path_has_several_parameters() -> None:
+    router = Router()
+    router.add("GET", "/topics/:topic", ok)
+    router.add("DELETE", "/topics/:topic/:channel", ok)
+
+    assert ask(router, "GET", "/topics/x%23ephemeral")[1].params == ("x#ephemeral",)
+    assert ask(router, "DELETE", "/topics/t/c")[1].params == ("t", "c")
+    assert ask(router, "GET", "/topics/t/c")[2].status == 405
+    assert ask(router, "DELETE", "/topics//c")[2].headers == {}
+    assert ask(router, "DELETE", "/Topics/T/c/")[2].headers == {"Location": "/topics/T/c"}
 
 
 # Redirects
