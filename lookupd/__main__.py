@@ -14,6 +14,7 @@ from lookupd.options import PROGRAM, Options, check_options
 from nsqd.config import logs
 from nsqd.config.flags import CommandLineExit, ConfigError, OptionsError, version_text
 from nsqd.runtime.listen import ListenError, raise_open_files_limit
+from nsqd.runtime.systemd import ServiceManager
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OptionsError as error:
         logs.fatal_line(PROGRAM, f"failed to instantiate {PROGRAM} - {error}")
         return 1
-    logs.configure(options.log_prefix, options.log_level)
+    logs.configure(options.log_prefix, options.log_level, options.log_format)
     raise_open_files_limit()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -50,7 +51,15 @@ async def _serve(options: Options) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, daemon.stop)
     loop.add_signal_handler(signal.SIGQUIT, _dump_and_exit)
-    return await daemon.run()
+    service_manager = ServiceManager(loop)
+    try:
+        await daemon.start()
+        service_manager.ready(f"Serving on TCP port {daemon.tcp_port}, HTTP {daemon.http_port}")
+        exit_code = await daemon.wait()
+        service_manager.stopping("Stopping")
+    finally:
+        await daemon.close()
+    return exit_code
 
 
 def _dump_and_exit() -> None:

@@ -1,7 +1,7 @@
 """The composition root of nsqlookupd: it listens, serves until it is told to stop, and closes.
 
 `Daemon` owns the registry and the two doors to it. Its life has three phases: `start`, `wait` and
-`close`; `run` is all of them. Only `__main__` and tests import this module.
+`close`. Only `__main__` and tests import this module.
 """
 
 import asyncio
@@ -56,18 +56,6 @@ class Daemon:
         # The real ports, once started.
         self.tcp_port = 0
         self.http_port = 0
-
-    async def run(self) -> int:
-        """Serve until stopped; return the exit code.
-
-        Raises:
-            ListenError: an address cannot be listened on.
-        """
-        try:
-            await self.start()
-            return await self.wait()
-        finally:
-            await self.close()
 
     async def start(self) -> None:
         """Listen on both addresses, then answer.

@@ -16,7 +16,7 @@ from typing import Self
 from nsqd.config import flags
 from nsqd.config.flags import OptionsError, flag
 from nsqd.config.kinds import BOOL, DURATION, INT, TEXT
-from nsqd.config.logs import LOG_LEVEL, LogLevel
+from nsqd.config.logs import LOG_FORMAT, LOG_LEVEL, LogFormat, LogLevel
 from nsqd.runtime.listen import split_address
 
 PROGRAM = "nsqlookupd"
@@ -35,6 +35,9 @@ class Options:
     config: str = flag("config", "", TEXT, "TOML file with more options", in_config=False)
     log_level: LogLevel = flag(
         "log-level", LogLevel.INFO, LOG_LEVEL, "log this level and what is worse"
+    )
+    log_format: LogFormat = flag(
+        "log-format", LogFormat.TEXT, LOG_FORMAT, "text as NSQ writes it, or a JSON object per line"
     )
     log_prefix: str = flag("log-prefix", f"[{PROGRAM}] ", TEXT, "start of every log line")
     verbose: bool = flag("verbose", False, BOOL, "no effect, use --log-level", in_config=False)

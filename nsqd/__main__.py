@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.version:
         print(version_text("nsqd"))
         return 0
-    logs.configure(options.log_prefix, options.log_level)
+    logs.configure(options.log_prefix, options.log_level, options.log_format)
     # Imported late: a wrong flag or --version should not wait for the whole daemon to load.
     from nsqd.daemon import run
 

@@ -55,6 +55,7 @@ from nsqd.runtime.listen import (
 )
 from nsqd.runtime.loop_watch import LAG_BOUNDS_S, LoopWatch, StallLog
 from nsqd.runtime.metadata_store import MetadataStore
+from nsqd.runtime.systemd import ServiceManager
 from nsqd.settings import broker_settings, http_client_limits, lookup_settings, tcp_settings
 from nsqd.stats.statsd import make_statsd
 from nsqd.tcp.auth import AuthServers
@@ -423,10 +424,13 @@ async def _run(options: Options) -> int:
         loop.add_signal_handler(number, daemon.request_stop)
     sweeper = GarbageSweeper(loop)
     sweeper.hold()
+    service_manager = ServiceManager(loop)
     try:
         await daemon.start()
         sweeper.start()
+        service_manager.ready(f"Serving on TCP port {daemon.tcp_port}, HTTP {daemon.http_port}")
         await daemon.wait()
+        service_manager.stopping("Saving all messages")
     except StartError as error:
         fatal_line("nsqd", str(error))
         return 1

@@ -3,6 +3,10 @@
     [nsqd] 2026/11/15 23:28:27.011956 INFO: TCP: listening on 127.0.0.1:4150
     prefix date       local time      level text
 
+With `--log-format=json` each record is one line of JSON, with the time in UTC and no prefix:
+
+    {"time":"2026-11-15T23:28:27.011956Z","level":"info","logger":"nsqd.daemon","message":"..."}
+
 stdlib logging does the rest; only `__main__` configures it. A line may hold bytes that a client
 sent: they can neither begin a new line nor control a terminal, and passwords and tokens in them are
 replaced by *** (`redact`). The reader of stderr may be slow, stuck or gone without stopping the
@@ -10,13 +14,14 @@ daemon: lines are dropped then, and counted.
 """
 
 import enum
+import json
 import logging
 import os
 import re
 import select
 import sys
 import time
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TextIO
 
@@ -76,7 +81,31 @@ LOG_LEVEL: Kind[LogLevel] = special(
 )
 
 
-def configure(prefix: str, level: LogLevel) -> None:
+class LogFormat(enum.Enum):
+    """How the lines of the log look."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def parse_log_format(text: str) -> LogFormat:
+    """Return the format of that name, in any case.
+
+    Raises:
+        ValueError: there is none.
+    """
+    try:
+        return LogFormat(text.lower())
+    except ValueError:
+        raise ValueError(f"invalid log format '{text}' (text, json)") from None
+
+
+LOG_FORMAT: Kind[LogFormat] = special(
+    "text|json", parse_log_format, lambda log_format: log_format.value, to_json=lambda it: it.value
+)
+
+
+def configure(prefix: str, level: LogLevel, log_format: LogFormat = LogFormat.TEXT) -> None:
     """Send all logging to stderr, and drop an earlier handler of ours."""
     root = logging.getLogger()
     for handler in root.handlers[:]:
@@ -84,7 +113,8 @@ def configure(prefix: str, level: LogLevel) -> None:
             root.removeHandler(handler)
             handler.close()
     handler = StderrHandler(sys.stderr)
-    handler.setFormatter(LineFormatter(prefix))
+    is_json = log_format is LogFormat.JSON
+    handler.setFormatter(JsonFormatter() if is_json else LineFormatter(prefix))
     root.addHandler(handler)
     # No line shows them, and they take a third of the time of a line.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
@@ -99,7 +129,12 @@ def set_level(level: LogLevel) -> None:
 
 def fatal_line(program: str, text: str, *, level: str = "FATAL") -> None:
     """Print why the program cannot start, at any log level and with the program as prefix."""
-    line = _format_lines(f"[{program}] ", time.time(), level, text)
+    if any(
+        isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers
+    ):
+        line = _format_json(time.time(), level, program, text)
+    else:
+        line = _format_lines(f"[{program}] ", time.time(), level, text)
     StderrHandler(sys.stderr).write(line)
 
 
@@ -132,6 +167,32 @@ class LineFormatter(logging.Formatter):
         is_plain = record.exc_info is None and record.stack_info is None
         text = record.getMessage() if is_plain else super().format(record)
         return _format_lines(self._prefix, record.created, _level_word(record.levelno), text)
+
+
+class JsonFormatter(logging.Formatter):
+    """Format each record as one line of JSON, a traceback included."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = record.getMessage()
+        trace = ""
+        if record.exc_info:
+            trace = self.formatException(record.exc_info)
+        level = _level_word(record.levelno)
+        return _format_json(record.created, level, record.name, text, trace)
+
+
+def _format_json(created: float, level: str, logger: str, text: str, trace: str = "") -> str:
+    moment = datetime.fromtimestamp(created, UTC).isoformat(timespec="microseconds")
+    fields = {
+        "time": moment.replace("+00:00", "Z"),
+        "level": level.lower(),
+        "logger": logger,
+        "message": redact(text),
+    }
+    if trace:
+        fields["exception"] = redact(trace)
+    # In ASCII: escapes stand for the characters that terminals obey.
+    return json.dumps(fields, separators=(",", ":"))
 
 
 def _format_lines(prefix: str, created: float, level: str, text: str) -> str:

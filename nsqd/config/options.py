@@ -30,7 +30,7 @@ from nsqd.config.kinds import (
     TLSRequired,
 )
 from nsqd.config.limits import Limits
-from nsqd.config.logs import LOG_LEVEL, LogLevel
+from nsqd.config.logs import LOG_FORMAT, LOG_LEVEL, LogFormat, LogLevel
 
 # A timer shorter than this would only spin.
 _SHORTEST_S = 1e-6
@@ -374,6 +374,9 @@ class Options:
         " only with more than one core, and while the machine is not busy",
         minimum=0,
         heading="Extensions (not in NSQ)",
+    )
+    log_format: LogFormat = flag(
+        "log-format", LogFormat.TEXT, LOG_FORMAT, "text as NSQ writes it, or a JSON object per line"
     )
     min_free_disk: int = flag(
         "min-free-disk",

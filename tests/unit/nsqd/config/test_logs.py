@@ -1,6 +1,7 @@
 """NSQ's log lines, levels that change at run time, and readers of stderr that misbehave."""
 
 import io
+import json
 import logging
 import os
 import re
@@ -14,7 +15,7 @@ from typing import TextIO
 import pytest
 
 from nsqd.config import logs
-from nsqd.config.logs import LineFormatter, LogLevel, StderrHandler
+from nsqd.config.logs import LineFormatter, LogFormat, LogLevel, StderrHandler, parse_log_format
 
 ROOT = Path(__file__).parents[4]
 LINE = re.compile(
@@ -115,6 +116,66 @@ class TestLines:
         [(_, level, text)] = parsed(capsys)
         assert level == "ERROR"
         assert text.startswith("cannot format log message 'depth=%d' ('many',): ")
+
+
+class TestJson:
+    def test_a_record_is_one_object_on_one_line(self, capsys: pytest.CaptureFixture[str]) -> None:
+        logs.configure("[nsqd] ", LogLevel.INFO, LogFormat.JSON)
+
+        logging.getLogger("nsqd.test").warning("client(%s) - \u202e%s", "1.2.3.4:5", "a\nb\x1b[m")
+
+        [line] = capsys.readouterr().err.splitlines()
+        found = json.loads(line)
+        assert line.isascii()
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", found.pop("time"))
+        assert found == {
+            "level": "warning",
+            "logger": "nsqd.test",
+            "message": "client(1.2.3.4:5) - \u202ea\nb\x1b[m",
+        }
+
+    def test_secrets_are_hidden_also_in_tracebacks(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        logs.configure("[nsqd] ", LogLevel.INFO, LogFormat.JSON)
+
+        try:
+            raise RuntimeError("http://user:secret-1@auth/")
+        except RuntimeError:
+            logging.getLogger("nsqd.test").exception("http://user:secret-2@auth/ failed")
+
+        [line] = capsys.readouterr().err.splitlines()
+        found = json.loads(line)
+        assert found["message"] == "http://***@auth/ failed"
+        assert found["exception"].startswith("Traceback (most recent call last):\n")
+        assert found["exception"].endswith("RuntimeError: http://***@auth/")
+        assert "secret-" not in line
+
+    def test_the_reason_of_a_failed_start_is_json_too(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        logs.configure("[nsqd] ", LogLevel.FATAL, LogFormat.JSON)
+
+        logs.fatal_line("nsqd", "failed to instantiate nsqd - reason")
+
+        [line] = capsys.readouterr().err.splitlines()
+        found = json.loads(line)
+        assert (found["level"], found["logger"]) == ("fatal", "nsqd")
+        assert found["message"] == "failed to instantiate nsqd - reason"
+
+    def test_dropped_lines_are_counted_in_json(self) -> None:
+        stream = io.StringIO()
+        handler = StderrHandler(stream)
+        handler.setFormatter(logs.JsonFormatter())
+        handler.handle(record("depth=%d", "many"))
+
+        found = json.loads(stream.getvalue())
+        assert found["message"].startswith("cannot format log message")
+
+    def test_only_known_formats_are_taken(self) -> None:
+        assert parse_log_format("JSON") is LogFormat.JSON
+        with pytest.raises(ValueError, match=r"invalid log format 'xml' \(text, json\)"):
+            parse_log_format("xml")
 
 
 class TestLevels:

@@ -85,6 +85,7 @@ REFERENCE = [
 COMMAND_LINE_ONLY = {"version", "config", "verbose", "worker-id"}
 OUR_OWN = {
     "max-defer-timeout",
+    "log-format",
     "spin-poll",
     "min-free-disk",
     "max-connections",
