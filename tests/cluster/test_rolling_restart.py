@@ -96,8 +96,8 @@ async def test_a_rolling_restart_loses_nothing(
         Consumer("t", "work", lookupd=[lookupd.http_address]) as second,
     ):
         async with Consumer("t", "later", lookupd=[lookupd.http_address]) as absent:
-            for consumer in (first, second, absent):
-                await until(lambda each=consumer: each.stats().connections == NODE_COUNT)
+            consumers = (first, second, absent)
+            await until(lambda: all(each.stats().connections == NODE_COUNT for each in consumers))
         async with asyncio.TaskGroup() as tasks:
             consuming = [tasks.create_task(consume(each, received)) for each in (first, second)]
             publishing = tasks.create_task(publish_until(is_over, producer, "p"))
