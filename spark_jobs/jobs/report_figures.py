@@ -15,8 +15,8 @@ from spark_jobs.jobs.job import Selection
 from spark_jobs.jobs.json_bodies import NOT_JSON, describe_fields
 from spark_jobs.jobs.progress import Progress
 from spark_jobs.read.columns import BAD_COLUMN
-from spark_jobs.read.files.catalog import Queue
 from spark_jobs.read.files.directory import Directory
+from spark_jobs.read.queue import Queue
 
 _HEADER_COLUMNS = "node,topic,channel,segment,offset,timestamp,attempts,id,size"
 # The rate over time is counted in steps of one of these, so that a queue has at most so many.

@@ -7,10 +7,11 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from spark_jobs.read.files.catalog import Queue, find_queues
+from spark_jobs.read.files.catalog import find_queues
 from spark_jobs.read.files.identity import find_identity, find_same, is_path, node_of_path
 from spark_jobs.read.offsets import Mark, Position, QueueKey
 from spark_jobs.read.options import Origin, ReadOptions
+from spark_jobs.read.queue import Queue
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from pyspark.sql.types import StructType
 
 from spark_jobs.read.columns import arrow_schema
 from spark_jobs.read.files.corruption import corruption_arrow_schema
-from spark_jobs.read.files.plan import plan_corruptions, plan_messages
 from spark_jobs.read.options import Origin, ReadOptions, Table
+from spark_jobs.read.plan import plan_corruptions, plan_messages
 from spark_jobs.read.predicate import NO_FILTERS
 
 

@@ -36,10 +36,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from spark_jobs.read.files.catalog import Queue, find_gaps, ranges_of
 from spark_jobs.read.files.identity import find_same
 from spark_jobs.read.files.open_segments import OpenSegments
-from spark_jobs.read.files.plan import gather, make_slice
 from spark_jobs.read.files.scan import (
     DamagedSegmentError,
     SegmentLostError,
@@ -49,6 +47,8 @@ from spark_jobs.read.files.scan import (
 from spark_jobs.read.look import Look, first_position, take_look
 from spark_jobs.read.offsets import Mark, Position, QueueKey, StreamOffset
 from spark_jobs.read.options import Mode, Origin, ReadOptions
+from spark_jobs.read.plan import gather, make_slice
+from spark_jobs.read.queue import Queue, find_gaps, ranges_of
 from spark_jobs.read.reader import read_partition
 
 _logger = logging.getLogger(__name__)

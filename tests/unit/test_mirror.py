@@ -69,6 +69,9 @@ ELSEWHERE = {
     "nsqd/lookup/conversation.py": "unit/nsqd/lookup/test_peer.py",
     "nsqd/lookup/topic_starter.py": "unit/nsqd/lookup/test_registration.py",
     "nsqd/stats/clients.py": "unit/nsqd/stats/test_snapshot.py",
+    "spark_jobs/read/files/identity.py": "unit/spark_jobs/read/test_stream.py",
+    "spark_jobs/read/files/open_segments.py": "unit/spark_jobs/read/test_stream.py",
+    "spark_jobs/read/look.py": "unit/spark_jobs/read/test_stream.py",
 }
 
 MODULES = sorted(

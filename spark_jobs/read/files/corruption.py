@@ -7,9 +7,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from spark_jobs.read.files.catalog import Problem, Queue
 from spark_jobs.read.files.scan import Corruption, SegmentSlice, find_corruptions
 from spark_jobs.read.options import ReadOptions
+from spark_jobs.read.queue import Problem, Queue
 
 CORRUPTION_SCHEMA = StructType(
     [

@@ -16,8 +16,9 @@ import hashlib
 import os
 
 from diskqueue.segment import PREFIX, PREFIX_BYTES
-from spark_jobs.read.files.catalog import Queue, read_generation
+from spark_jobs.read.files.catalog import read_generation
 from spark_jobs.read.files.directory import Directory
+from spark_jobs.read.queue import Queue
 
 UNKNOWN = ""
 _GENERATION = "g:"

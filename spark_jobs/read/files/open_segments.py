@@ -9,7 +9,7 @@ ended. Local files only; for others the answer is "not known".
 import contextlib
 import os
 
-from spark_jobs.read.files.catalog import Queue
+from spark_jobs.read.queue import Queue
 
 # Below the usual limit of 1024 descriptors of a process.
 _MAX_OPEN_SEGMENTS = 512

@@ -8,7 +8,8 @@ import pytest
 from diskqueue import DiskQueue, layout, sidecar
 from diskqueue.intervals import Interval, Intervals
 from diskqueue.sidecar import Block, Position
-from spark_jobs.read.files.catalog import Queue, find_queues, node_names
+from spark_jobs.read.files.catalog import find_queues, node_names
+from spark_jobs.read.queue import Queue
 from tests.spark.data_dirs import (
     content,
     message,

@@ -16,8 +16,8 @@ from diskqueue import DiskQueue, segment
 from diskqueue.errors import CorruptSegmentError
 from spark_jobs.read.columns import arrow_schema, message_schema
 from spark_jobs.read.files import scan
-from spark_jobs.read.files.plan import plan_messages
 from spark_jobs.read.files.scan import DamagedSegmentError, SegmentLostError, read_batches
+from spark_jobs.read.plan import plan_messages
 from tests.spark.data_dirs import (
     TIME_NS,
     Message,

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from spark_jobs.read.files.catalog import Queue, find_gaps, find_queues
+from spark_jobs.read.files.catalog import find_queues
+from spark_jobs.read.queue import Queue, find_gaps
 from tests.spark.data_dirs import content, messages, write_metadata, write_queue, write_segment
 from tests.spark.in_process import parse
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pyspark.sql.datasource import InputPartition
 
 from spark_jobs.read.columns import Constants
-from spark_jobs.read.files.catalog import Queue, find_queues
+from spark_jobs.read.files.catalog import find_queues
 from spark_jobs.read.files.corruption import CorruptionPartition, problem_row
 from spark_jobs.read.files.scan import (
     DamagedSegmentError,
@@ -21,6 +21,7 @@ from spark_jobs.read.files.scan import (
 )
 from spark_jobs.read.options import Mode, Origin, ReadOptions
 from spark_jobs.read.predicate import NO_FILTERS, Predicate
+from spark_jobs.read.queue import Queue
 
 # The most bytes of a partition unless a single slice is larger; opening a file counts as
 # _OPEN_COST_BYTES, so that a thousand small queues make 16 partitions.

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.read.files.plan import plan_messages
 from spark_jobs.read.files.scan import DamagedSegmentError
+from spark_jobs.read.plan import plan_messages
 from tests.spark.data_dirs import (
     content,
     message,
