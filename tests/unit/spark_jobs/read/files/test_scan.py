@@ -229,8 +229,9 @@ class BusyQueue(threading.Thread):
         chance = self._chance
         while not self._must_stop.is_set():
             bodies = [b"%09d" % (self.put_count + n) for n in range(chance.randint(1, 40))]
-            self._queue.put([Message(body * 3).record()[4:] for body in bodies])
+            # Before the put: a read sees its records before it has returned.
             self.put_count += len(bodies)
+            self._queue.put([Message(body * 3).record()[4:] for body in bodies])
             if chance.random() < 0.3:
                 self._queue.sync()
             if self._queue.depth > 400 or chance.random() < 0.2:
