@@ -2,8 +2,9 @@
 
 main, loop       argv to a command, exit codes; its event loop      arguments   shared flags
 target, contexts where nsqd and nsqlookupd are: flags, environment, saved contexts
-cluster          HTTP calls to all nodes                            output      tables, JSON, colour
-pub, tail, peek, stat, admin: the commands; formats: messages as lines    go: Go's names and flags
+cluster, figures HTTP calls to all nodes; /stats added up           output      tables, JSON, colour
+formats          messages as lines
+messages, admin, watch, setup: the commands, by noun                go          Go's names and flags
 
 Each command has `add_arguments` and `run`, and is imported only when it runs. Imports nsqd.client,
 nsqd.http.client, nsqd.config; nothing imports this package. rich is imported for terminals only.

@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib
 import json
 import os
@@ -23,18 +22,18 @@ from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
 from nsqd import PROTOCOL_VERSION, __version__
-from nsqd.cli.output import CliError, ExitCode
+from nsqd.cli.output import CliError, ExitCode, did_you_mean
 
 # A command and the module that has it, with one sentence of help.
 COMMANDS: Final = {
-    "pub": ("nsqd.cli.pub", "publish messages: arguments, lines of stdin, or files"),
-    "tail": ("nsqd.cli.tail", "show messages as they come"),
-    "peek": ("nsqd.cli.peek", "show messages that wait, without touching them"),
-    "stat": ("nsqd.cli.stat", "show the figures of a topic, again and again"),
-    "topic": ("nsqd.cli.admin", "list, create, delete, pause, unpause, empty topics"),
-    "channel": ("nsqd.cli.admin", "list, create, delete, pause, unpause, empty channels"),
-    "node": ("nsqd.cli.admin", "list, ping, drain, tombstone nodes"),
-    "context": ("nsqd.cli.contexts", "save where nsqd is, and what it asks for"),
+    "pub": ("nsqd.cli.messages.pub", "publish messages: arguments, lines of stdin, or files"),
+    "tail": ("nsqd.cli.messages.tail", "show messages as they come"),
+    "peek": ("nsqd.cli.messages.peek", "show messages that wait, without touching them"),
+    "stat": ("nsqd.cli.watch.stat", "show the figures of a topic, again and again"),
+    "topic": ("nsqd.cli.admin.topics", "list, create, delete, pause, unpause, empty topics"),
+    "channel": ("nsqd.cli.admin.topics", "list, create, delete, pause, unpause, empty channels"),
+    "node": ("nsqd.cli.admin.nodes", "list, ping, drain, tombstone nodes"),
+    "context": ("nsqd.cli.setup.context", "save where nsqd is, and what it asks for"),
     "version": ("nsqd.cli.main", "print the version"),
 }
 
@@ -76,8 +75,7 @@ def _run(arguments: list[str]) -> int:
     if name == "--version":
         name = "version"
     if name not in COMMANDS:
-        near = difflib.get_close_matches(name, COMMANDS, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        hint = did_you_mean(name, COMMANDS)
         raise CliError(f"no command {name!r}{hint} See nsq --help", ExitCode.USAGE)
     module_name, help_text = COMMANDS[name]
     module: Any = importlib.import_module(module_name)

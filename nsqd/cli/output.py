@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import enum
 import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, TextIO
 
 
@@ -114,6 +115,12 @@ def _print_rich(
     for row in cells:
         table.add_row(*map(escape, row))
     console.print(table)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a hint at the name that was probably meant, or nothing."""
+    near = difflib.get_close_matches(name, list(known), 1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def note(text: str, *, is_quiet: bool = False) -> None:

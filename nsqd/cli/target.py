@@ -12,12 +12,23 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from nsqd.cli import contexts
 from nsqd.cli.contexts import Context
 from nsqd.cli.output import CliError, ExitCode
 from nsqd.client.settings import Address, Tls
+
+# The settings beside addresses, each with its variable of the environment.
+_VARIABLES: Final = {
+    "tls": "",
+    "tls_ca": "NSQ_TLS_CA",
+    "tls_cert": "NSQ_TLS_CERT",
+    "tls_key": "NSQ_TLS_KEY",
+    "tls_insecure": "",
+    "auth_secret_file": "NSQ_AUTH_SECRET_FILE",
+    "token_file": "NSQ_TOKEN_FILE",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +65,15 @@ class Target:
         return {"tls": self.tls, "auth_secret": self.auth_secret}
 
 
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting that is not empty, and where it comes from: a flag, a variable, a context."""
+
+    name: str
+    value: Any
+    source: str
+
+
 def find_target(
     options: argparse.Namespace, environment: Mapping[str, str] | None = None
 ) -> Target:
@@ -63,30 +83,53 @@ def find_target(
         CliError: an address or a file cannot be used, or there is no such context.
     """
     given = os.environ if environment is None else environment
-    name, context = _choose_context(options, given)
-    nsqds, lookupds, http_only = _addresses(options, given)
-    if nsqds or lookupds or http_only:
-        name, context = None, Context()
-    else:
-        nsqds, lookupds = list(context.nsqd), list(context.lookupd)
-        if not nsqds and not lookupds:
-            nsqds = ["127.0.0.1"]
-    nodes = tuple(map(parse_node, nsqds)) + tuple(Node(None, address) for address in http_only)
-    secret_file = options.auth_secret_file or given.get("NSQ_AUTH_SECRET_FILE")
-    secret_file = secret_file or context.auth_secret_file
+    found = {each.name: each for each in find_settings(options, given)}
+    values: dict[str, Any] = {name: each.value for name, each in found.items()}
+    context = values.get("context")
+    nodes = tuple(map(parse_node, values.get("nsqd", ())))
+    nodes += tuple(Node(None, address) for address in values.get("nsqd_http", ()))
     return Target(
         nodes,
-        tuple(lookupds),
-        _make_tls(options, given, context),
-        _read_secret(
-            options.auth_secret_file
-            or given.get("NSQ_AUTH_SECRET_FILE")
-            or context.auth_secret_file
-        ),
-        _read_secret(options.token_file or given.get("NSQ_TOKEN_FILE") or context.token_file),
-        context.read_only,
-        name,
+        tuple(values.get("lookupd", ())),
+        _make_tls(values),
+        _read_secret(values.get("auth_secret_file")),
+        _read_secret(values.get("token_file")),
+        bool(values.get("read_only")),
+        context,
     )
+
+
+def find_settings(options: argparse.Namespace, environment: Mapping[str, str]) -> list[Setting]:
+    """Return the settings that a command would use, each with its source.
+
+    Raises:
+        CliError: there is no such context, or the contexts cannot be read.
+    """
+    found = _find_addresses(options, environment)
+    context = None
+    if not found:
+        context, saved = _choose_context(options, environment)
+        source = f"context {context}"
+        chosen = (("nsqd", list(saved.nsqd)), ("lookupd", list(saved.lookupd)))
+        found = [Setting(name, value, source) for name, value in chosen if value]
+        if not found:
+            found = [Setting("nsqd", ["127.0.0.1"], "default")]
+    else:
+        saved = Context()
+    if context is not None:
+        found.insert(0, Setting("context", context, _source_of_context(options, environment)))
+    for name, variable in _VARIABLES.items():
+        places = (
+            (getattr(options, name), f"--{name.replace('_', '-')}"),
+            (environment.get(variable) if variable else None, f"${variable}"),
+            (getattr(saved, name), f"context {context}"),
+        )
+        value, source = next((each for each in places if each[0]), (None, ""))
+        if value:
+            found.append(Setting(name, value, source))
+    if saved.read_only:
+        found.append(Setting("read_only", True, f"context {context}"))
+    return found
 
 
 def parse_node(text: str) -> Node:
@@ -111,44 +154,47 @@ def _choose_context(
 ) -> tuple[str | None, Context]:
     if options.no_context:
         return None, Context()
-    current, known = contexts.load()
-    name = options.context or environment.get("NSQ_CONTEXT") or current
-    if name is None:
-        return None, Context()
-    if name not in known:
-        raise CliError(f"no context {name!r}", ExitCode.MISSING)
-    return name, known[name]
+    saved = contexts.load()
+    name = options.context or environment.get("NSQ_CONTEXT") or saved.current
+    return (None, Context()) if name is None else (name, saved.get(name))
 
 
-def _addresses(
-    options: argparse.Namespace, environment: Mapping[str, str]
-) -> tuple[list[str], list[str], list[str]]:
-    """Return nsqds, nsqlookupds, and nsqds of which only HTTP is known."""
-    if options.nsqd or options.lookupd:
-        return list(options.nsqd), list(options.lookupd), []
+def _source_of_context(options: argparse.Namespace, environment: Mapping[str, str]) -> str:
     if options.context:
-        return [], [], []
+        return "--context"
+    return "$NSQ_CONTEXT" if environment.get("NSQ_CONTEXT") else "nsq context select"
+
+
+def _find_addresses(options: argparse.Namespace, environment: Mapping[str, str]) -> list[Setting]:
+    """Return the addresses of flags, or else those of the environment."""
+    flags = [Setting("nsqd", list(options.nsqd), "--nsqd"),
+             Setting("lookupd", list(options.lookupd), "--lookupd")]  # fmt: skip
+    if options.nsqd or options.lookupd:
+        return [each for each in flags if each.value]
+    if options.context:
+        return []
     nsqds = _split(environment.get("NSQD_TCP_ADDRESS"))
     https = _split(environment.get("NSQD_HTTP_ADDRESS"))
     lookupds = _split(environment.get("NSQLOOKUPD_HTTP_ADDRESS"))
     if nsqds and len(nsqds) == len(https):
         ports = [address.rpartition(":")[2] for address in https]
-        return list(map(":".join, zip(nsqds, ports, strict=True))), lookupds, []
-    return nsqds, lookupds, https
+        nsqds, https = list(map(":".join, zip(nsqds, ports, strict=True))), []
+    found = [
+        Setting("nsqd", nsqds, "$NSQD_TCP_ADDRESS"),
+        Setting("nsqd_http", https, "$NSQD_HTTP_ADDRESS"),
+        Setting("lookupd", lookupds, "$NSQLOOKUPD_HTTP_ADDRESS"),
+    ]
+    return [each for each in found if each.value]
 
 
 def _split(text: str | None) -> list[str]:
     return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 
-def _make_tls(
-    options: argparse.Namespace, environment: Mapping[str, str], context: Context
-) -> Tls | None:
-    ca = options.tls_ca or environment.get("NSQ_TLS_CA") or context.tls_ca
-    cert = options.tls_cert or environment.get("NSQ_TLS_CERT") or context.tls_cert
-    key = options.tls_key or environment.get("NSQ_TLS_KEY") or context.tls_key
-    is_insecure = options.tls_insecure or context.tls_insecure
-    if not (options.tls or context.tls or ca or cert or is_insecure):
+def _make_tls(values: Mapping[str, Any]) -> Tls | None:
+    ca, cert, key = (values.get(name) for name in ("tls_ca", "tls_cert", "tls_key"))
+    is_insecure = bool(values.get("tls_insecure"))
+    if not (values.get("tls") or ca or cert or is_insecure):
         return None
     return Tls(_expand(ca), _expand(cert), _expand(key), verifies=not is_insecure)
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from nsqd.cli import loop
 from nsqd.cli.cluster import Cluster
+from nsqd.cli.figures import Figures, read_figures
 from nsqd.cli.go.options import VERSION, UsageError, check_addresses, parse, run_tool
 from nsqd.cli.output import CliError
-from nsqd.cli.stat import Figures, read_figures
 from nsqd.cli.target import Node, Target
 from nsqd.config.flags import flag
 from nsqd.config.kinds import BOOL, DURATION, INT, TEXT, TEXTS

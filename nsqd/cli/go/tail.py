@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from nsqd.cli import loop
 from nsqd.cli.go.options import VERSION, UsageError, check_addresses, parse, read_go_nsq, run_tool
+from nsqd.cli.messages.tail import Plan, Tail, make_channel
 from nsqd.cli.output import CliError
-from nsqd.cli.tail import Plan, Tail, make_channel
 from nsqd.cli.target import Node, Target
 from nsqd.client import Message
 from nsqd.client.settings import Address

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from nsqd.cli import loop
 from nsqd.cli.go.options import VERSION, GoNsqConfig, UsageError, parse, read_go_nsq, run_tool
+from nsqd.cli.messages.pub import Splitter, read_stdin
 from nsqd.cli.output import CliError
-from nsqd.cli.pub import Splitter, read_stdin
 from nsqd.client import NsqError, Producer
 from nsqd.config.flags import flag
 from nsqd.config.kinds import BOOL, INT, TEXT, TEXTS

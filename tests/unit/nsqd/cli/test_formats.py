@@ -6,8 +6,8 @@ import json
 import pytest
 
 from nsqd.cli import formats
+from nsqd.cli.messages.pub import open_envelope
 from nsqd.cli.output import CliError
-from nsqd.cli.pub import open_envelope
 from tests.support.client_messages import make_message
 
 

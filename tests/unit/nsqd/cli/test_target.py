@@ -7,7 +7,7 @@ import pytest
 
 from nsqd.cli import contexts
 from nsqd.cli.arguments import add_common
-from nsqd.cli.contexts import Context
+from nsqd.cli.contexts import Context, Saved
 from nsqd.cli.output import CliError, ExitCode
 from nsqd.cli.target import find_target, parse_node
 
@@ -17,13 +17,11 @@ def _config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     secret = tmp_path / "secret"
     secret.write_text("hidden\n")
-    contexts.save(
-        "prod",
-        {
-            "prod": Context(lookupd=("l1", "l2:9"), auth_secret_file=str(secret), read_only=True),
-            "local": Context(nsqd=("here:1:2",)),
-        },
-    )
+    known = {
+        "prod": Context(lookupd=("l1", "l2:9"), auth_secret_file=str(secret), read_only=True),
+        "local": Context(nsqd=("here:1:2",)),
+    }
+    contexts.save(Saved(known, "prod"))
 
 
 def options(*argv: str) -> argparse.Namespace:

@@ -8,12 +8,12 @@ import itertools
 import signal
 import sys
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from nsqd.cli import arguments, loop
 from nsqd.cli.cluster import Cluster, Outcome
+from nsqd.cli.figures import Figures, read_figures
 from nsqd.cli.output import CliError, ExitCode, has_colour, note, print_json
 from nsqd.cli.target import find_target
 
@@ -24,55 +24,6 @@ EXAMPLES: Final = {
   nsq stat orders --json --count 1"""
 }
 _HEAD_EVERY: Final = 25
-_COLUMNS: Final = (
-    "depth", "backend_depth", "in_flight_count", "deferred_count", "requeue_count", "timeout_count",
-    "message_count", "client_count",
-)  # fmt: skip
-
-
-@dataclass(slots=True)
-class Figures:
-    """The sums of one channel, or of the topic itself, over all nodes."""
-
-    name: str
-    at: float
-    values: dict[str, int]
-    is_paused: bool = False
-
-    @classmethod
-    def add_up(cls, name: str, entries: Iterable[dict[str, Any]], at: float) -> Figures:
-        """Sum the entries of /stats."""
-        found = list(entries)
-        values = {key: sum(int(entry.get(key, 0)) for entry in found) for key in _COLUMNS}
-        return cls(name, at, values, any(entry.get("paused") for entry in found))
-
-    def rates(self, before: Figures) -> tuple[float, float]:
-        """Return messages in and out per second, by the time that really passed."""
-        passed_s = max(self.at - before.at, 1e-9)
-        came = self.values["message_count"] - before.values["message_count"]
-        grown = self.values["depth"] - before.values["depth"]
-        return came / passed_s, (came - grown) / passed_s
-
-
-def read_figures(
-    outcomes: Sequence[Outcome], topic: str, channel: str | None, at: float
-) -> list[Figures]:
-    """Return the figures of the channels, or of one, and of the topic if there is no channel."""
-    topics = [
-        entry
-        for outcome in outcomes
-        if outcome.error is None
-        for entry in outcome.answer.get("topics") or []
-        if entry["topic_name"] == topic
-    ]
-    channels: dict[str, list[dict[str, Any]]] = {}
-    for entry in topics:
-        for each in entry.get("channels") or []:
-            channels.setdefault(str(each["channel_name"]), []).append(each)
-    if channel is not None:
-        return [Figures.add_up(channel, channels[channel], at)] if channel in channels else []
-    rows = [Figures.add_up(name, channels[name], at) for name in sorted(channels)]
-    return [Figures.add_up("", topics, at), *rows] if topics else []
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:

@@ -5,8 +5,8 @@ import random
 
 import pytest
 
+from nsqd.cli.messages.pub import Splitter, Unframer, fill_template, open_envelope
 from nsqd.cli.output import CliError
-from nsqd.cli.pub import Splitter, Unframer, fill_template, open_envelope
 
 
 @pytest.mark.parametrize("delimiter", [b"\n", b",", b"\0", b"--"])

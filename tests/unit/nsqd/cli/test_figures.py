@@ -1,7 +1,7 @@
 """Sums and rates."""
 
 from nsqd.cli.cluster import Outcome
-from nsqd.cli.stat import read_figures
+from nsqd.cli.figures import read_figures
 
 
 def answer(count: int, depth: int) -> dict[str, object]:

@@ -1,0 +1,1 @@
+"""Commands that move or show messages: pub, tail, peek."""

@@ -1,0 +1,4 @@
+"""Commands about `nsq` itself.
+
+context   save where nsqd is
+"""

@@ -1,0 +1,4 @@
+"""Commands that watch a cluster.
+
+stat   rows of figures, again and again
+"""
