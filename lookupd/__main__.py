@@ -1,26 +1,30 @@
 """`python -m lookupd`, installed as `nsqlookupd`: argv in, exit code out."""
 
 import asyncio
-import faulthandler
-import os
-import signal
+import functools
+import logging
 import sys
 from collections.abc import Sequence
 
 import uvloop
 
-from lookupd.daemon import Daemon
+from lookupd.daemon import Daemon, ReadOptions
 from lookupd.options import PROGRAM, Options, check_options
 from nsqd.config import logs
 from nsqd.config.flags import CommandLineExit, ConfigError, OptionsError, version_text
 from nsqd.runtime.listen import ListenError, raise_open_files_limit
+from nsqd.runtime.signals import handle_signals, ignore_signals
 from nsqd.runtime.systemd import ServiceManager
+
+logger = logging.getLogger(__name__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run nsqlookupd until it is told to stop; return the exit code."""
+    read_options = functools.partial(Options.from_argv, sys.argv[1:] if argv is None else argv)
+    warnings: list[str] = []
     try:
-        options = Options.from_argv(sys.argv[1:] if argv is None else argv)
+        options = read_options(warnings)
         if options.version:
             print(version_text(PROGRAM))
             return 0
@@ -35,22 +39,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         logs.fatal_line(PROGRAM, f"failed to instantiate {PROGRAM} - {error}")
         return 1
     logs.configure(options.log_prefix, options.log_level, options.log_format)
+    for text in warnings:
+        logger.warning("%s", text)
     raise_open_files_limit()
+    ignore_signals()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_serve(options))
-    except ListenError as error:
+            return runner.run(_serve(options, read_options))
+    except (ListenError, OptionsError) as error:
         logs.fatal_line(PROGRAM, f"failed to instantiate {PROGRAM} - {error}")
         return 1
 
 
-async def _serve(options: Options) -> int:
-    daemon = Daemon(options)
+async def _serve(options: Options, read_options: ReadOptions) -> int:
+    daemon = Daemon(options, read_options)
     loop = asyncio.get_running_loop()
-    # A closed terminal sends SIGHUP; the Go daemon dies of it without a word.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, daemon.stop)
-    loop.add_signal_handler(signal.SIGQUIT, _dump_and_exit)
+    handle_signals(loop, stop=daemon.stop, reload=daemon.reload)
     service_manager = ServiceManager(loop)
     try:
         await daemon.start()
@@ -60,12 +64,6 @@ async def _serve(options: Options) -> int:
     finally:
         await daemon.close()
     return exit_code
-
-
-def _dump_and_exit() -> None:
-    """End at once and say where we were, as a Go program does on SIGQUIT."""
-    faulthandler.dump_traceback(all_threads=True)
-    os._exit(2)
 
 
 if __name__ == "__main__":

@@ -9,27 +9,51 @@ import contextlib
 import logging
 import socket
 import time
+from collections.abc import Callable
 from typing import Any
 
 from lookupd.http_api import HttpApi
-from lookupd.options import PROGRAM, Options
+from lookupd.options import PROGRAM, Options, check_options
 from lookupd.registry import Registry
 from lookupd.tcp import COMMAND_TIMEOUT_S, PeerServer
 from nsqd import PROTOCOL_VERSION
-from nsqd.config.flags import version_text
-from nsqd.http.server import HttpServer
+from nsqd.config import flags, logs
+from nsqd.config.flags import ConfigError, OptionsError, version_text
+from nsqd.config.token_file import TokenFile
+from nsqd.http.bearer import BearerToken
+from nsqd.http.debug import DebugRoutes
+from nsqd.http.server import BeforeHook, HttpServer
 from nsqd.protocol.lookup import LookupdIdentity
 from nsqd.runtime.listen import format_address, listen, port_of
 from nsqd.runtime.loop_watch import LoopWatch, StallLog
 
 logger = logging.getLogger(__name__)
 
+# Reads command line and config file, and fills the list with warnings.
+ReadOptions = Callable[[list[str]], Options]
+
 
 class Daemon:
     """One nsqlookupd."""
 
-    def __init__(self, options: Options, *, command_timeout_s: float = COMMAND_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        options: Options,
+        read_options: ReadOptions | None = None,
+        *,
+        command_timeout_s: float = COMMAND_TIMEOUT_S,
+    ) -> None:
+        """Args:
+            read_options: reads command line and config file again, for `reload`.
+
+        Raises:
+            OptionsError: the file of the token holds none.
+        """
         self._options = options
+        self._read_options = read_options
+        self._token_file = None
+        if options.auth_token_file:
+            self._token_file = TokenFile(options.auth_token_file, flag="auth-token-file")
         # Activity and tombstones are differences of time, which a clock that steps would falsify.
         clock = time.monotonic
         self.registry = registry = Registry(
@@ -41,11 +65,13 @@ class Daemon:
             clock=clock,
             command_timeout_s=command_timeout_s,
             max_connections=options.max_connections,
+            token_file=self._token_file,
         )
         api = HttpApi(registry, self._peer_server, clock=clock)
         self._metrics = api.metrics
         self._http_server = HttpServer(
             api.router,
+            before=self._make_before_hook(),
             on_request=api.on_request,
             max_connections=options.max_connections or None,
         )
@@ -83,6 +109,42 @@ class Daemon:
         logger.info("TCP: listening on %s", format_address(tcp_listener.getsockname()))
         await self._http_server.start(http_listener)
         logger.info("HTTP: listening on %s", format_address(http_listener.getsockname()))
+
+    def _make_before_hook(self) -> BeforeHook | None:
+        """Make the check of HTTP requests: changes need the token, if there is one."""
+        if self._token_file is None:
+            return None
+        guarded_paths = DebugRoutes.PATHS
+        return BearerToken(self._token_file, guarded_paths=guarded_paths, realm=PROGRAM).check
+
+    def reload(self) -> None:
+        """Read the token and, from the config file, the log level again; both, or neither."""
+        token_file = self._token_file
+        try:
+            options = self._read_config()
+            if token_file is not None:
+                token_file.replace(token_file.read())
+        except (ConfigError, OptionsError) as error:
+            logger.error("RELOAD: failed, nothing has changed - %s", error)  # noqa: TRY400 - no traceback
+            return
+        if options.config:
+            logs.set_level(options.log_level)
+            logger.info("RELOAD: log level=%s", options.log_level.name.lower())
+        for name, flag in flags.find_changes(self._options, options).items():
+            if name != "log_level":
+                logger.warning("RELOAD: --%s has changed, which takes a restart", flag)
+        self._options = options
+        logger.info("RELOAD: done")
+
+    def _read_config(self) -> Options:
+        if not self._options.config or self._read_options is None:
+            return self._options
+        warnings: list[str] = []
+        options = self._read_options(warnings)
+        for text in warnings:
+            logger.warning("%s", text)
+        check_options(options)
+        return options
 
     def _watch_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         log = StallLog(loop)

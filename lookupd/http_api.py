@@ -30,11 +30,12 @@ from nsqd.http.server import (
     Style,
     log_request,
 )
-from nsqd.runtime.slices import encode_slices
 
 # Stands in the metrics for every path that has no route; no path lacks a slash.
 OTHER_PATHS = "other"
 
+# Of these each takes some 300 bytes, and 8 KB at most.
+_PRODUCERS_PER_PART = 50
 _BETWEEN_NAMES = '","'
 
 
@@ -107,15 +108,15 @@ class HttpApi:
             }
         )
 
-    async def _nodes(self, request: Request) -> Response:
+    def _nodes(self, request: Request) -> Response:
         nodes = map(_encode_node, self._registry.nodes(now=self._clock()))
-        return await _json_list('{"producers":[', nodes, "]}")
+        return _streamed(_list_parts('{"producers":[', nodes, "]}"))
 
-    async def _debug(self, request: Request) -> Response:
+    def _debug(self, request: Request) -> Response:
         now = self._clock()
         entries = _DebugEntries(now)
         members = map(entries.encode_member, self._registry.registrations(now=now))
-        return await _json_list("{", members, "}")
+        return _streamed(_member_parts(members))
 
     def _create_topic(self, request: Request) -> Response:
         self._registry.create_topic(get_topic_name(request))
@@ -144,9 +145,19 @@ def _json(body: bytes) -> Response:
     return Response(body=body, content_type=JSON_CONTENT_TYPE)
 
 
-async def _json_list(opening: str, items: Iterable[str], closing: str) -> Response:
-    parts = await encode_slices(_list_parts(opening, items, closing))
-    return Response.in_parts(parts, JSON_CONTENT_TYPE)
+def _streamed(parts: Iterator[str]) -> Response:
+    """Make a reply of any length: a few bytes of a peer can take up a lot of room in it."""
+    return Response.streamed(map(str.encode, parts), JSON_CONTENT_TYPE)
+
+
+def _member_parts(members: Iterable[Iterator[str]]) -> Iterator[str]:
+    """Give the parts of an object of which each member is made of parts."""
+    separator = "{"
+    for member in members:
+        yield separator
+        yield from member
+        separator = ","
+    yield "}" if separator == "," else "{}"
 
 
 def _list_parts(opening: str, items: Iterable[str], closing: str) -> Iterator[str]:
@@ -197,14 +208,19 @@ class _DebugEntries(dict[Peer, str]):
         self._now = now
         self._now_ns = time.time_ns()
 
-    def encode_member(self, registration: Entry) -> str:
-        """Return a key of the database with its producers."""
+    def encode_member(self, registration: Entry) -> Iterator[str]:
+        """Give a key of the database with its producers, some of them at a time."""
         show = self.__getitem__
         if registration.tombstones:
             show = self.with_tombstones(registration.tombstones)
         # Valid names need no escapes in JSON.
-        key = f"{registration.category}:{registration.key}:{registration.subkey}"
-        return f'"{key}":[{",".join(map(show, registration.producers))}]'
+        separator = f'"{registration.category}:{registration.key}:{registration.subkey}":['
+        producers = registration.producers
+        for start in range(0, len(producers), _PRODUCERS_PER_PART):
+            shown = map(show, producers[start : start + _PRODUCERS_PER_PART])
+            yield separator + ",".join(shown)
+            separator = ","
+        yield "]"
 
     def __missing__(self, peer: Peer) -> str:
         shown = self[peer] = self._encode(peer, None)

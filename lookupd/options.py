@@ -85,15 +85,27 @@ class Options:
         heading="Extensions (not in NSQ)",
     )
 
+    auth_token_file: str = flag(
+        "auth-token-file",
+        "",
+        TEXT,
+        "file with the token that registrations and changes need; nsqd sends the one of its"
+        " --lookupd-auth-token-file, a Go nsqd has none",
+        noun="file",
+    )
+
     @classmethod
-    def from_argv(cls, argv: Sequence[str]) -> Self:
+    def from_argv(cls, argv: Sequence[str], warnings: list[str] | None = None) -> Self:
         """Read the options of a command line, without the program's name, and of its config file.
+
+        Args:
+            warnings: gets a line for each key of the file that has no effect.
 
         Raises:
             flags.CommandLineExit: help was asked for, or argv is wrong.
             flags.ConfigError: the config file is missing or wrong.
         """
-        return flags.load(cls, argv, program=PROGRAM)
+        return flags.load(cls, argv, program=PROGRAM, warnings=warnings)
 
 
 def check_options(options: Options) -> None:

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from typing import cast
 
 from lookupd.registry import Peer, Registry
-from nsqd.protocol.errors import FatalClientError
+from nsqd.config.token_file import TokenFile
+from nsqd.protocol.errors import ErrorCode, FatalClientError
 from nsqd.protocol.lookup import (
     OK,
     Command,
@@ -52,10 +53,15 @@ class PeerServer:
         clock: Callable[[], float],
         command_timeout_s: float = COMMAND_TIMEOUT_S,
         max_connections: int = 0,
+        token_file: TokenFile | None = None,
     ) -> None:
-        """Args: max_connections: further ones are closed at once; 0 is no limit."""
+        """Args:
+        max_connections: further ones are closed at once; 0 is no limit.
+        token_file: has the token that a peer must identify itself with.
+        """
         self.registry = registry
         self.max_connections = max_connections
+        self.token_file = token_file
         self.clock = clock
         self.command_timeout_s = command_timeout_s
         self.connections: set[PeerConnection] = set()
@@ -194,7 +200,11 @@ class PeerConnection(asyncio.BufferedProtocol):
             case Ping():
                 if self._peer is not None:
                     server.registry.touch(self._peer, now=server.clock())
-            case Identify(identity):
+            case Identify(identity, token):
+                if server.token_file is not None and not server.token_file.matches(token.encode()):
+                    raise FatalClientError(
+                        ErrorCode.E_UNAUTHORIZED, "IDENTIFY needs the token of this nsqlookupd"
+                    )
                 self._peer = server.registry.add_peer(
                     self._remote_address, identity, now=server.clock()
                 )

@@ -6,10 +6,9 @@ each part needs, and here the few tasks and threads have their owner.
 
 import asyncio
 import contextlib
-import functools
+import dataclasses
 import logging
 import os
-import signal
 import socket
 import ssl
 import time
@@ -26,10 +25,12 @@ from nsqd.config import options as option_checks
 from nsqd.config.flags import OptionsError, version_text
 from nsqd.config.logs import fatal_line
 from nsqd.config.options import Options
+from nsqd.config.token_file import TokenFile
 from nsqd.http.client import HttpClient
 from nsqd.http.server import BeforeHook, HttpServer, Router, log_request
 from nsqd.lookup.registration import Registration
 from nsqd.node import Node
+from nsqd.reload import Parts, ReadOptions, Reloader
 from nsqd.runtime import tls
 from nsqd.runtime.data_path import Listing, ensure_node_id, list_data_path, lock_directory
 from nsqd.runtime.descriptors import Descriptors
@@ -55,8 +56,17 @@ from nsqd.runtime.listen import (
 )
 from nsqd.runtime.loop_watch import LAG_BOUNDS_S, LoopWatch, StallLog
 from nsqd.runtime.metadata_store import MetadataStore
+from nsqd.runtime.signals import handle_signals, ignore_signals
 from nsqd.runtime.systemd import ServiceManager
-from nsqd.settings import broker_settings, http_client_limits, lookup_settings, tcp_settings
+from nsqd.settings import (
+    broker_settings,
+    build_client_context,
+    build_server_context,
+    find_token_file,
+    http_client_limits,
+    lookup_settings,
+    tcp_settings,
+)
 from nsqd.stats.statsd import make_statsd
 from nsqd.tcp.auth import AuthServers
 from nsqd.tcp.auth_patterns import Re2MissingError, require_re2
@@ -79,14 +89,17 @@ class Daemon:
     undoes them, the last one first. So a start that failed half-way is stopped in the same way.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, read_options: ReadOptions | None = None) -> None:
+        """Args: read_options: reads command line and config file again, for `reloader`."""
         self._options = options
+        self.reloader = Reloader(options, read_options)
         self._data_path = Path(options.data_path or ".")
         self._undo = contextlib.AsyncExitStack()
         self._server_context: ssl.SSLContext | None = None
         self._client_context: ssl.SSLContext | None = None
         self._listeners: dict[str, socket.socket] = {}
         self._connections: set[V2Connection] = set()
+        self._https_server: HttpServer | None = None
         self._http_client: HttpClient | None = None
         self._auth_servers: AuthServers | None = None
         self._loop_lags = Histogram(LAG_BOUNDS_S)
@@ -95,6 +108,7 @@ class Daemon:
         self._stopping = asyncio.Event()
         self._exit_code = 0
         # Made by `start`.
+        self._tcp: TcpSettings
         self._descriptors: Descriptors
         self.broker: Broker
         self.metadata: MetadataStore
@@ -125,8 +139,13 @@ class Daemon:
             self._undo.callback(os.close, lock_directory(self._data_path))
             self._check_options()
             self._listen()
-            before = make_before_hook(self._options, self.https_port)
-        except (OptionsError, tls.TlsConfigError, ListenError) as error:
+            options = self._options
+            http_token = find_token_file(options.http_auth_token_file, "http-auth-token-file")
+            lookupd_token = find_token_file(
+                options.lookupd_auth_token_file, "lookupd-auth-token-file"
+            )
+            before = make_before_hook(options, self.https_port, http_token)
+        except (OptionsError, ListenError) as error:
             raise StartError(f"failed to instantiate nsqd - {error}") from error
         logger.info("%s", version_text("nsqd"))
         logger.info("ID: %d", self._options.node_id)
@@ -136,9 +155,17 @@ class Daemon:
         except OSError as error:
             raise StartError(f"failed to look at data-path - {error}") from error
         self._load_queues(listing)
-        registration_task = self._start_registration()
+        registration_task = self._start_registration(lookupd_token)
         self._undo.push_async_callback(end_task, registration_task)  # if it can't be served
-        await self._serve(before)
+        node = await self._serve(before)
+        parts = Parts(
+            node=node,
+            http_client=self._ensure_http_client(),
+            tokens=tuple(filter(None, (http_token, lookupd_token))),
+            renew_tls=self._renew_tls if self._server_context is not None else None,
+        )
+        reload_task = start_task(self.reloader.run(parts), "reload")
+        self._undo.push_async_callback(end_task, reload_task)
         # Left last, so undone first: no consumer is sent here any more.
         self._undo.push_async_callback(end_task, registration_task)
 
@@ -161,24 +188,10 @@ class Daemon:
         options = self._options
         option_checks.check_values(options)
         if options.tls_cert or options.tls_key:
-            try:
-                self._server_context = tls.build_server_context(
-                    options.tls_cert,
-                    options.tls_key,
-                    client_auth_policy=options.tls_client_auth_policy,
-                    root_ca_file=options.tls_root_ca_file,
-                    min_version=options.tls_min_version,
-                )
-            except tls.TlsConfigError as error:
-                raise OptionsError(f"failed to build TLS config - {error}") from error
+            self._server_context = build_server_context(options)
             self._failed_handshakes.watch(self._server_context)
         option_checks.check_tls(options)
-        try:
-            self._client_context = tls.build_client_context(
-                options.tls_root_ca_file, options.tls_min_version
-            )
-        except tls.TlsConfigError as error:
-            raise OptionsError(f"failed to build client TLS config - {error}") from error
+        self._client_context = build_client_context(options)
         option_checks.check_services(options)
         if options.auth_http_addresses:
             try:
@@ -257,13 +270,14 @@ class Daemon:
             logger.error("failed to save everything - %s", failure)
             self._exit_code = 1
 
-    def _start_registration(self) -> asyncio.Task[None]:
+    def _start_registration(self, token_file: TokenFile | None) -> asyncio.Task[None]:
         """Register the loaded topics; a new topic starts when nsqlookupd has told its channels."""
         settings = lookup_settings(
             self._options,
             self._ensure_http_client(),
             tcp_port=self.tcp_port,
             http_port=self.http_port,
+            token_file=token_file,
         )
         self.registration = Registration(
             self._options.lookupd_tcp_addresses, settings, self.broker.topics
@@ -272,7 +286,7 @@ class Daemon:
         self.broker.starter = self.registration.start_topic
         return start_task(self.registration.run(), "registration")
 
-    async def _serve(self, before: BeforeHook | None) -> None:
+    async def _serve(self, before: BeforeHook | None) -> Node:
         drain = Drain(
             self.broker,
             timeout_s=self._options.drain_timeout_s,
@@ -289,6 +303,7 @@ class Daemon:
         self._undo.push_async_callback(drain.close)
         await self._serve_tcp()
         await self._serve_http(make_router(node), before, http_servers)
+        return node
 
     def _watch_loop(self) -> LoopWatch:
         loop = asyncio.get_running_loop()
@@ -320,11 +335,25 @@ class Daemon:
 
     async def _serve_tcp(self) -> None:
         loop = asyncio.get_running_loop()
-        settings = self._tcp_settings(loop)
-        factory = functools.partial(V2Connection, self.broker, settings)
+        self._tcp = self._tcp_settings(loop)
+        broker = self.broker
         listener = self._listeners["TCP"]
         logger.info("TCP: listening on %s", format_address(listener.getsockname()))
-        self._undo.push_async_callback(self._stop_tcp, await serve(listener, factory))
+        server = await serve(listener, lambda: V2Connection(broker, self._tcp))
+        self._undo.push_async_callback(self._stop_tcp, server)
+
+    async def _renew_tls(self, context: ssl.SSLContext) -> None:
+        """Have new connections shake hands with this context.
+
+        Raises:
+            OSError: the old one stays.
+        """
+        self._failed_handshakes.watch(context)
+        if self._https_server is not None:
+            await self._https_server.renew_tls(context)
+            assert self._https_server.listener is not None, "it has started"
+            self._listeners["HTTPS"] = self._https_server.listener
+        self._tcp = dataclasses.replace(self._tcp, ssl_context=context)
 
     async def _stop_tcp(self, server: asyncio.Server) -> None:
         """Take no more commands; close each connection when its last publish is answered."""
@@ -357,6 +386,8 @@ class Daemon:
             )
             await server.start(listener, ssl=context)
             servers.append(server)
+            if context is not None:
+                self._https_server = server
             logger.info("%s: listening on %s", scheme, format_address(listener.getsockname()))
 
     def _tcp_settings(self, loop: asyncio.AbstractEventLoop) -> TcpSettings:
@@ -416,12 +447,11 @@ async def _close_all(servers: list[HttpServer]) -> None:
         await server.close()
 
 
-async def _run(options: Options) -> int:
+async def _run(options: Options, read_options: ReadOptions | None) -> int:
     raise_open_files_limit()
-    daemon = Daemon(options)
+    daemon = Daemon(options, read_options)
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the Go nsqd dies of a SIGHUP
-        loop.add_signal_handler(number, daemon.request_stop)
+    handle_signals(loop, stop=daemon.request_stop, reload=daemon.reloader.request)
     sweeper = GarbageSweeper(loop)
     sweeper.hold()
     service_manager = ServiceManager(loop)
@@ -441,7 +471,17 @@ async def _run(options: Options) -> int:
     return await daemon.wait()
 
 
-def run(options: Options, *, loop_factory: Callable[[], asyncio.AbstractEventLoop] | None) -> int:
-    """Run nsqd until it is told to stop; return the exit code."""
+def run(
+    options: Options,
+    *,
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None,
+    read_options: ReadOptions | None = None,
+) -> int:
+    """Run nsqd until it is told to stop; return the exit code.
+
+    Args:
+        read_options: reads command line and config file again, after a SIGHUP.
+    """
+    ignore_signals()
     with asyncio.Runner(loop_factory=loop_factory) as runner:
-        return runner.run(_run(options))
+        return runner.run(_run(options, read_options))

@@ -10,8 +10,10 @@ from nsqd.broker.archive.retention import Retention
 from nsqd.broker.broker import BrokerSettings
 from nsqd.broker.channel import ChannelSettings
 from nsqd.broker.queue.backend import DiskSettings
+from nsqd.config.flags import OptionsError
 from nsqd.config.kinds import TLSRequired
 from nsqd.config.options import TOPOLOGY_AWARE_CONSUMPTION, Options
+from nsqd.config.token_file import TokenFile
 from nsqd.http.client import ClientLimits, HttpClient
 from nsqd.lookup.channel_query import ChannelQuery
 from nsqd.lookup.peer import PeerSettings
@@ -19,10 +21,50 @@ from nsqd.lookup.registration import LookupSettings
 from nsqd.protocol.command_lines import CommandLimits
 from nsqd.protocol.identify import IdentifyLimits
 from nsqd.protocol.lookup import NsqdIdentity
+from nsqd.runtime import tls
 from nsqd.runtime.descriptors import Descriptors
 from nsqd.runtime.door_counts import DoorCounts
 from nsqd.tcp.auth import AuthServers
 from nsqd.tcp.connection import TcpSettings, V2Connection
+
+
+def build_server_context(options: Options) -> ssl.SSLContext:
+    """Read the files of the TLS doors.
+
+    Raises:
+        OptionsError: with the file and the reason.
+    """
+    try:
+        return tls.build_server_context(
+            options.tls_cert,
+            options.tls_key,
+            client_auth_policy=options.tls_client_auth_policy,
+            root_ca_file=options.tls_root_ca_file,
+            min_version=options.tls_min_version,
+        )
+    except tls.TlsConfigError as error:
+        raise OptionsError(f"failed to build TLS config - {error}") from error
+
+
+def build_client_context(options: Options) -> ssl.SSLContext:
+    """Read the authorities for requests to other servers.
+
+    Raises:
+        OptionsError: with the file and the reason.
+    """
+    try:
+        return tls.build_client_context(options.tls_root_ca_file, options.tls_min_version)
+    except tls.TlsConfigError as error:
+        raise OptionsError(f"failed to build client TLS config - {error}") from error
+
+
+def find_token_file(path: str, flag: str) -> TokenFile | None:
+    """Read the token of a file, if an option names one.
+
+    Raises:
+        OptionsError: it holds none.
+    """
+    return TokenFile(path, flag=flag) if path else None
 
 
 def broker_settings(options: Options) -> BrokerSettings:
@@ -108,7 +150,12 @@ def tcp_settings(
 
 
 def lookup_settings(
-    options: Options, client: HttpClient, *, tcp_port: int, http_port: int
+    options: Options,
+    client: HttpClient,
+    *,
+    tcp_port: int,
+    http_port: int,
+    token_file: TokenFile | None = None,
 ) -> LookupSettings:
     """Return the settings of the registration with nsqlookupd.
 
@@ -125,7 +172,11 @@ def lookup_settings(
         topology_region=options.topology_region,
     )
     return LookupSettings(
-        peer=PeerSettings(identity=identity, max_reply_bytes=options.max_body_size),
+        peer=PeerSettings(
+            identity=identity,
+            max_reply_bytes=options.max_body_size,
+            find_token=bytes if token_file is None else lambda: token_file.token,
+        ),
         query=ChannelQuery(client),
         query_timeout_s=options.http_client_request_timeout_s,
     )

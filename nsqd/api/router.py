@@ -7,7 +7,7 @@ daemon serves the router of `make_router`.
 import socket
 
 from nsqd import PROTOCOL_VERSION
-from nsqd.api.access import BearerToken, CorsPolicy, refuse_plain_http
+from nsqd.api.access import CorsPolicy, refuse_plain_http
 from nsqd.api.admin import LEGACY_PATHS, AdminRoutes
 from nsqd.api.config import ConfigRoutes
 from nsqd.api.limits import LimitRoutes
@@ -16,6 +16,8 @@ from nsqd.api.publish import PublishRoutes
 from nsqd.broker.health import HEALTHY
 from nsqd.config.kinds import TLSRequired, duration_ns
 from nsqd.config.options import Options
+from nsqd.config.token_file import TokenFile
+from nsqd.http.bearer import BearerToken
 from nsqd.http.debug import DebugRoutes
 from nsqd.http.server import (
     JSON_CONTENT_TYPE,
@@ -55,21 +57,18 @@ def make_router(node: Node) -> Router:
     return router
 
 
-def make_before_hook(options: Options, https_port: int) -> BeforeHook | None:
-    """Make the check that each request passes before its route; None if there is none.
-
-    Raises:
-        OptionsError: the file with the token can't be read.
-    """
+def make_before_hook(
+    options: Options, https_port: int, token_file: TokenFile | None
+) -> BeforeHook | None:
+    """Make the check that each request passes before its route; None if there is none."""
     checks: list[BeforeHook] = []
     if options.http_cors_origins:
         checks.append(CorsPolicy(options.http_cors_origins).mark)
     if options.tls_required is TLSRequired.EVERYWHERE:
         checks.append(refuse_plain_http(https_port))
-    if options.http_auth_token_file:
+    if token_file is not None:
         guarded_paths = (*LEGACY_PATHS, *PeekRoutes.PATHS, *DebugRoutes.PATHS)
-        token = BearerToken(options.http_auth_token_file, guarded_paths=guarded_paths)
-        checks.append(token.check)
+        checks.append(BearerToken(token_file, guarded_paths=guarded_paths).check)
     if not checks:
         return None
 

@@ -7,6 +7,7 @@ default. Nothing here prints or exits: `CommandLineExit` and the errors are rais
 """
 
 import dataclasses
+import difflib
 import json
 import platform
 import textwrap
@@ -27,6 +28,9 @@ OptionsT = TypeVar("OptionsT", bound="DataclassInstance")
 
 _HELP_NAMES = frozenset({"h", "help"})
 _USAGE_COLUMNS = 80
+# Of keys that no option has, of which the log tells.
+_MAX_WARNINGS = 1000
+_MAX_SHOWN_KEY = 64
 _SYNTAX = (
     "Flags are written --flag=value, --flag value or -flag=value, booleans --flag or --flag=false."
     " Durations look like 250ms, 1m30s or 1.5h. The TOML file of --config holds the same options,"
@@ -188,10 +192,19 @@ def _make(options: type[OptionsT], values: dict[str, object]) -> OptionsT:
     return options(**given)
 
 
-def load(options: type[OptionsT], argv: Sequence[str], *, program: str) -> OptionsT:
+def load(
+    options: type[OptionsT],
+    argv: Sequence[str],
+    *,
+    program: str,
+    warnings: list[str] | None = None,
+) -> OptionsT:
     """Read argv, then the file that --config names, into the dataclass.
 
     With --version the config file is left alone, as nsqd does.
+
+    Args:
+        warnings: gets a line for each key of the file that no option has; nsqd ignores those.
 
     Raises:
         CommandLineExit: help was asked for, or argv is wrong.
@@ -201,7 +214,10 @@ def load(options: type[OptionsT], argv: Sequence[str], *, program: str) -> Optio
     path = given.get("config")
     if path and not given.get("version"):
         assert isinstance(path, str)
-        given = _read_config(options, path) | given
+        document = _read_document(path)
+        if warnings is not None:
+            warnings += _find_unknown_keys(options, document, path)
+        given = _convert_document(options, document) | given
     return _make(options, given)
 
 
@@ -217,6 +233,16 @@ def check_bounds(options: "DataclassInstance") -> None:
             declared.check(values[field_name])
         except ValueError as error:
             raise OptionsError(f"--{declared.name} {error}") from error
+
+
+def find_changes(before: OptionsT, after: OptionsT) -> dict[str, str]:
+    """Return the options that differ, their flags by field name."""
+    old, new = _read_values(before), _read_values(after)
+    return {
+        name: declared.name
+        for name, declared in declared_flags(before).items()
+        if old[name] != new[name]
+    }
 
 
 def config_value(options: "DataclassInstance", toml_key: str) -> object:
@@ -293,15 +319,15 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _read_config(options: "type[DataclassInstance]", path: str) -> dict[str, object]:
-    """Return the options that the TOML file sets, by field name; unknown keys are ignored.
+def _read_document(path: str) -> dict[str, object]:
+    """Return what the TOML file holds.
 
     Raises:
-        ConfigError: the file cannot be read, or a value does not fit.
+        ConfigError: the file cannot be read.
     """
     try:
         with open(path, "rb") as file:
-            document = tomllib.load(file)
+            return tomllib.load(file)
     except OSError as error:
         cause = f"open {path}: {(error.strerror or str(error)).lower()}"
         raise ConfigError(f"failed to load config file {path} - {cause}") from error
@@ -309,11 +335,36 @@ def _read_config(options: "type[DataclassInstance]", path: str) -> dict[str, obj
         raise ConfigError(f"failed to load config file {path} - {error}") from error
     except RecursionError as error:
         raise ConfigError(f"failed to load config file {path} - nested too deeply") from error
+
+
+def _convert_document(
+    options: "type[DataclassInstance]", document: dict[str, object]
+) -> dict[str, object]:
+    """Return the options that the document sets, by field name.
+
+    Raises:
+        ConfigError: a value does not fit.
+    """
     return {
         field: _convert(declared, document[declared.toml_key])
         for field, declared in declared_flags(options).items()
         if declared.toml_key is not None and declared.toml_key in document
     }
+
+
+def _find_unknown_keys(
+    options: "type[DataclassInstance]", document: dict[str, object], path: str
+) -> list[str]:
+    """Return a warning for each key that has no effect, with the one that it may stand for."""
+    keys = [item.toml_key for item in declared_flags(options).values() if item.toml_key is not None]
+    found = []
+    for key in list(document)[:_MAX_WARNINGS]:
+        if key not in keys:
+            close = difflib.get_close_matches(key[:_MAX_SHOWN_KEY], keys, 1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            shown = _quoted(key[:_MAX_SHOWN_KEY])
+            found.append(f"config file {path}: no option has the key {shown}, ignored{hint}")
+    return found
 
 
 def _convert(declared: Flag, value: object) -> object:

@@ -452,20 +452,31 @@ class Options:
         noun="file",
     )
 
+    lookupd_auth_token_file: str = flag(
+        "lookupd-auth-token-file",
+        "",
+        TEXT,
+        "file with the token to send to nsqlookupds that ask for one (their --auth-token-file)",
+        noun="file",
+    )
+
     def __post_init__(self) -> None:
         # As in nsqd: asking clients for certificates makes TLS required.
         if self.tls_client_auth_policy and self.tls_required is TLSRequired.NO:
             object.__setattr__(self, "tls_required", TLSRequired.EVERYWHERE)
 
     @classmethod
-    def from_argv(cls, argv: Sequence[str]) -> Self:
+    def from_argv(cls, argv: Sequence[str], warnings: list[str] | None = None) -> Self:
         """Read the options of a command line, without the program's name, and of its config file.
+
+        Args:
+            warnings: gets a line for each key of the file that has no effect.
 
         Raises:
             flags.CommandLineExit: help was asked for, or argv is wrong.
             flags.ConfigError: the config file is missing or wrong.
         """
-        return flags.load(cls, argv, program="nsqd")
+        return flags.load(cls, argv, program="nsqd", warnings=warnings)
 
     @property
     def defer_limit_s(self) -> float:

@@ -119,7 +119,7 @@ class HttpClient:
     ) -> None:
         """Args: ssl_context: for https; None trusts the system's authorities."""
         self._limits = limits or ClientLimits()
-        self._ssl_context = ssl_context
+        self.ssl_context = ssl_context  # may be replaced
         # Kept for the next request, the one that was used last at the end.
         self._idle: dict[_Connection, None] = {}
         self._busy: set[_Connection] = set()
@@ -232,9 +232,9 @@ class HttpClient:
     async def _connect(self, url: Url) -> _Connection:
         context = None
         if url.scheme == "https":
-            if self._ssl_context is None:
-                self._ssl_context = ssl.create_default_context()
-            context = self._ssl_context
+            if self.ssl_context is None:
+                self.ssl_context = ssl.create_default_context()
+            context = self.ssl_context
         loop = asyncio.get_running_loop()
         timeout_s = self._limits.connect_timeout_s
         timer = asyncio.timeout(timeout_s or None)

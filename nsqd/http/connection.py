@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from email.utils import formatdate
 from functools import partial
 from time import perf_counter as clock
@@ -51,6 +51,7 @@ LARGE_BYTES: Final = 1024 * 1024
 # The end of a slice for a lone request.
 _NEVER: Final = float("inf")
 
+_LAST_CHUNK = b"0\r\n\r\n"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _REQUEST_TIMEOUT = Route.refusal(408, "REQUEST_TIMEOUT")
 _TOO_MANY_CONNECTIONS = Route.refusal(503, "TOO_MANY_CONNECTIONS")
@@ -315,6 +316,33 @@ class _Output:
         self._transport = None
 
 
+class _Stream:
+    """A reply under way whose parts are made while the client reads them."""
+
+    __slots__ = ("_source", "request")
+
+    def __init__(self, request: Request, source: Iterator[bytes]) -> None:
+        self.request = request
+        self._source = source
+
+    def make_part(self) -> bytes | None:
+        """Return the next part as it is sent, None after the end.
+
+        An error that ends the source is logged; the reply stays incomplete then.
+
+        Raises:
+            BrokenPipeError: there was such an error.
+        """
+        part = answer(self.request, _next_part, self._source)
+        if isinstance(part, Response):
+            raise BrokenPipeError
+        return None if part is None else self.frame(part)
+
+    def frame(self, part: bytes) -> bytes:
+        """Return a part, none of them empty, as it is sent."""
+        return b"%x\r\n%b\r\n" % (len(part), part) if self.request.has_chunks else part
+
+
 class HttpConnection(asyncio.Protocol):
     """One client: replies in the order of its requests, within the limits of the server."""
 
@@ -333,6 +361,7 @@ class HttpConnection(asyncio.Protocol):
         "_service",
         "_slow_call",
         "_state",
+        "_stream",
         "_time",
         "_transport",
         "_turns",
@@ -355,6 +384,7 @@ class HttpConnection(asyncio.Protocol):
         self._state: _State = _OPEN
         self._transport: asyncio.Transport | None = None
         self._slow_call: _SlowCall | None = None
+        self._stream: _Stream | None = None
         self._is_eof = False
         # Set when the server stops: the reply under way is the last.
         self._is_ending = False
@@ -396,6 +426,7 @@ class HttpConnection(asyncio.Protocol):
             self._output.close()
             self._backlog.close()
             self._parser.close()
+        self._stream = None
         call, self._slow_call = self._slow_call, None
         if call is not None:
             call.abandon()
@@ -403,7 +434,9 @@ class HttpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._state is not _OPEN:
-            self._drop(len(data))
+            self._linger_bytes += len(data)
+            if self._linger_bytes > LINGER_BYTES:
+                self._close()
             return
         if len(data) <= FEED_SLICE_BYTES and not self._is_blocked():
             self._parser.feed(data)
@@ -444,12 +477,13 @@ class HttpConnection(asyncio.Protocol):
             self._transport.abort()
 
     def _is_blocked(self) -> bool:
-        return self._slow_call is not None or self._output.is_paused
+        is_under_way = self._slow_call is not None or self._stream is not None
+        return is_under_way or self._output.is_paused
 
     def _pump(self) -> None:
         """Parse and answer until the slice ends, there is nothing to parse, or no reply flows."""
         parser = self._parser
-        has_much = len(parser.ready) > 1 or bool(self._backlog.unparsed)
+        has_much = len(parser.ready) > 1 or bool(self._backlog.unparsed) or self._stream is not None
         is_left = self._answer_until(self._turns.slice_end() if has_much else _NEVER)
         if is_left and not self._is_in_line:
             self._is_in_line = True
@@ -465,14 +499,38 @@ class HttpConnection(asyncio.Protocol):
         output = self._output
         ready = parser.ready
         while self._state is _OPEN:
+            if self._stream is not None and not self._send_on(self._stream, end):
+                return not output.is_paused
             while ready and self._slow_call is None and not output.is_paused:
                 self._respond(ready.popleft())
-                if clock() >= end:
+                if self._stream is not None or clock() >= end:
                     return True
             if self._is_blocked() or not self._feed_more(parser):
                 return False
             if clock() >= end:
                 return True
+        return False
+
+    def _send_on(self, stream: _Stream, end: float) -> bool:
+        """Send parts until the slice ends or the client does not read; say whether it was all."""
+        output = self._output
+        try:
+            while not output.is_paused:
+                part = stream.make_part()
+                if part is None:
+                    self._stream = None
+                    if stream.request.has_chunks:
+                        output.send(_LAST_CHUNK)
+                    if stream.request.is_last:
+                        self._finish(self._parser)
+                    return True
+                output.send(part)
+                if clock() >= end:
+                    return False
+        except BrokenPipeError:
+            self._stream = None
+            self.abort()
+            return True
         return False
 
     def _take_turn(self) -> bool:
@@ -527,12 +585,17 @@ class HttpConnection(asyncio.Protocol):
         date_line = service.date_line(self._time())
         if self._is_ending and not self._parser.ready:
             request.end_connection()
+        if response.source is not None:
+            request.begin_stream()
         is_small = len(response.body) < LARGE_BYTES and not response.more
         if not request.reply_lines and request.raw_method != b"HEAD" and is_small:
             output.send(response.encode(style, date_line))
         else:
             output.send(response.encode_head(style, date_line, request.reply_lines))
-            if request.raw_method != b"HEAD":
+            if response.source is not None and request.raw_method != b"HEAD":
+                self._stream = _Stream(request, response.source)
+                output.send(self._stream.frame(response.body))
+            elif request.raw_method != b"HEAD":
                 output.send(response.body)
                 for part in response.more:
                     output.send(part)
@@ -540,7 +603,7 @@ class HttpConnection(asyncio.Protocol):
             service.counts.note_status(response.status)
         if service.on_request is not None and not request.route.is_quiet:
             service.on_request(request, response, time.perf_counter() - started)
-        if request.is_last:
+        if request.is_last and self._stream is None:
             self._finish(self._parser)
 
     def _finish(self, parser: RequestParser) -> None:
@@ -558,11 +621,6 @@ class HttpConnection(asyncio.Protocol):
         if self._transport.can_write_eof():
             self._transport.write_eof()
         self._deadline.set(self._time() + LINGER_TIMEOUT_S)
-
-    def _drop(self, size_bytes: int) -> None:
-        self._linger_bytes += size_bytes
-        if self._linger_bytes > LINGER_BYTES:
-            self._close()
 
     def _close(self) -> None:
         self._state = _CLOSING
@@ -612,6 +670,10 @@ class HttpConnection(asyncio.Protocol):
         else:
             parser.refuse(_REQUEST_TIMEOUT)
             self._pump()
+
+
+def _next_part(source: Iterator[bytes]) -> bytes | None:
+    return next(filter(None, source), None)
 
 
 def _get_response(future: asyncio.Future[Response]) -> Response:

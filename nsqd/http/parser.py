@@ -321,6 +321,7 @@ class RequestParser:
             request.keep_connection()
         coding = headers.get(b"transfer-encoding")
         if version == "1.0":
+            request.has_chunks = False
             # Chunks came with 1.1; an older proxy in between would frame the body otherwise.
             if coding is not None:
                 self._refuse_now(BAD_REQUEST)

@@ -16,7 +16,7 @@ import json
 import logging
 import re
 import urllib.parse
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, TypeAlias, TypeVar, final
 
@@ -29,6 +29,9 @@ DEFAULT_MAX_BODY_BYTES: Final = 64 * 1024
 # eviction would only serve a client that asks for a new path each time.
 MAX_CACHED_TARGETS: Final = 1024
 MAX_CACHED_TARGET_BYTES: Final = 512
+
+# A longer reply of unknown length is made while the client reads it.
+STREAMED_BYTES: Final = 64 * 1024
 
 TEXT_CONTENT_TYPE: Final = "text/plain; charset=utf-8"
 JSON_CONTENT_TYPE: Final = "application/json; charset=utf-8"
@@ -76,6 +79,7 @@ class Response:
         "content_type",
         "headers",
         "more",
+        "source",
         "status",
     )
 
@@ -100,6 +104,8 @@ class Response:
         self.body = body
         # The rest of a large body: ten megabytes are not put together, which takes 10 ms.
         self.more: Sequence[bytes] = ()
+        # The rest of a body whose length is not known yet, made while the client reads it.
+        self.source: Iterator[bytes] | None = None
         self.content_type = content_type
         self.headers = dict(headers or {})
         for name, value in self.headers.items():
@@ -117,6 +123,25 @@ class Response:
         """Make a reply with a large body that was rendered in parts, at least one."""
         response = cls(body=parts[0], content_type=content_type)
         response.more = parts[1:]
+        return response
+
+    @classmethod
+    def streamed(cls, parts: Iterator[bytes], content_type: str) -> Response:
+        """Make a reply whose parts are asked for one by one, as the client reads them.
+
+        So the reply takes little memory, however long it is. Each part should take less than a
+        millisecond to make. A short reply is put together here and has its length.
+        """
+        gathered: list[bytes] = []
+        size_bytes = 0
+        for part in parts:
+            gathered.append(part)
+            size_bytes += len(part)
+            if size_bytes > STREAMED_BYTES:
+                break
+        response = cls(body=b"".join(gathered), content_type=content_type)
+        if size_bytes > STREAMED_BYTES:
+            response.source = parts
         return response
 
     @classmethod
@@ -145,7 +170,7 @@ class Response:
         lines += [f"{name}: {value}\r\n" for name, value in self.headers.items()]
         if self.body or self.more:
             lines.append(f"Content-Type: {self.content_type}\r\n")
-        if self.status not in _BODILESS_STATUSES:
+        if self.source is None and self.status not in _BODILESS_STATUSES:
             size_bytes = len(self.body) + sum(map(len, self.more))
             lines.append(f"Content-Length: {size_bytes}\r\n")
         head = "".join(lines).encode("latin-1")
@@ -192,6 +217,7 @@ class Request:
 
     __slots__ = (
         "body",
+        "has_chunks",
         "headers",
         "is_last",
         "is_tls",
@@ -223,6 +249,8 @@ class Request:
         self.reply_lines = b""
         # Whether the connection ends with the reply.
         self.is_last = False
+        # Whether the client knows chunks, which came with HTTP/1.1.
+        self.has_chunks = True
 
     def add_reply_header(self, name: str, value: str) -> None:
         """Put a header on the reply, besides those of its response; meant for `before` hooks.
@@ -242,6 +270,13 @@ class Request:
         if not self.is_last:
             self.is_last = True
             self.reply_lines = self.reply_lines.replace(_KEEP_ALIVE_LINE, b"") + _CLOSE_LINE
+
+    def begin_stream(self) -> None:
+        """Say in the reply how its end is to be found, when its length is not known."""
+        if self.has_chunks:
+            self.reply_lines += b"Transfer-Encoding: chunked\r\n"
+        else:
+            self.end_connection()
 
     @property
     def method(self) -> str:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -50,6 +50,8 @@ class PeerSettings:
 
     identity: NsqdIdentity
     max_reply_bytes: int
+    # Finds the token for nsqlookupds that ask for one, empty if there is none.
+    find_token: Callable[[], bytes] = bytes
     # nsqd's fixed values.
     connect_timeout_s: float = 1.0
     reply_timeout_s: float = 1.0
@@ -204,7 +206,9 @@ class LookupPeer:
         return conversation
 
     async def _identify(self, conversation: Conversation) -> None:
-        reply = await conversation.ask(MAGIC + encode_identify(self._settings.identity))
+        settings = self._settings
+        token = settings.find_token().decode()
+        reply = await conversation.ask(MAGIC + encode_identify(settings.identity, token))
         self._introduce(decode_lookupd_identity(reply))
         self._changes.note_everything()
 

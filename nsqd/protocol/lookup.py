@@ -12,7 +12,7 @@ functions are nsqd's. A parser owns the bytes of one connection and nothing else
 import json
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import Enum, auto
 from typing import TypeVar
 
@@ -40,8 +40,15 @@ _LOOKUPD_FIELDS: dict[str, Callable[[object], str | int]] = {
     "tcp_port": read_int64,
     "version": read_string,
 }
+# Of each text of an identity, as in nsqd's own IDENTIFY: it is shown once for each registration.
+MAX_TEXT_BYTES = 255
+_TOKEN_FIELD = "auth_token"
 _REQUIRED_PEER_FIELDS = ("broadcast_address", "tcp_port", "http_port", "version")
-_PEER_FIELDS = _LOOKUPD_FIELDS | {"topology_zone": read_string, "topology_region": read_string}
+_PEER_FIELDS = _LOOKUPD_FIELDS | {
+    "topology_zone": read_string,
+    "topology_region": read_string,
+    _TOKEN_FIELD: read_string,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +85,8 @@ class Identify:
     """IDENTIFY, the first command of a peer that wants to register anything."""
 
     identity: NsqdIdentity
+    # Sent to an nsqlookupd that asks for one; the log shows commands, so not in the repr.
+    token: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,10 +203,10 @@ class CommandParser:
         body = self._take(self._body_size)
         if body is None:
             return None
-        identity = decode_peer_identity(body)
+        command = decode_identify(body)
         self._has_identified = True
         self._expect = _Expect.LINE
-        return Identify(identity)
+        return command
 
     def _take(self, size: int) -> bytes | None:
         if len(self._buffer) < size:
@@ -295,9 +304,14 @@ def encode_ping() -> bytes:
     return b"PING\n"
 
 
-def encode_identify(identity: NsqdIdentity) -> bytes:
-    """Make the command IDENTIFY with its body."""
-    return b"IDENTIFY\n" + encode_reply(_compact_json(asdict(identity)))
+def encode_identify(identity: NsqdIdentity, token: str = "") -> bytes:
+    """Make the command IDENTIFY with its body.
+
+    Args:
+        token: for an nsqlookupd with --auth-token-file; the Go nsqlookupd ignores the field.
+    """
+    fields = asdict(identity) | ({_TOKEN_FIELD: token} if token else {})
+    return b"IDENTIFY\n" + encode_reply(_compact_json(fields))
 
 
 def encode_register(topic: str, channel: str | None = None) -> bytes:
@@ -310,11 +324,12 @@ def encode_unregister(topic: str, channel: str | None = None) -> bytes:
     return _encode_registration("UNREGISTER", topic, channel)
 
 
-def decode_peer_identity(body: bytes) -> NsqdIdentity:
+def decode_identify(body: bytes) -> Identify:
     """Read the body of an IDENTIFY.
 
     Raises:
-        FatalClientError: no JSON object, a field of the wrong type, or a required one missing.
+        FatalClientError: no JSON object, a field that is too large or of the wrong type, or a
+            required one missing.
     """
     try:
         fields = decode_fields(body, _PEER_FIELDS)
@@ -322,7 +337,12 @@ def decode_peer_identity(body: bytes) -> NsqdIdentity:
         raise _bad_body("failed to decode JSON body") from error
     if not all(map(fields.get, _REQUIRED_PEER_FIELDS)):
         raise _bad_body("missing fields")
-    return NsqdIdentity(**fields)
+    token = str(fields.pop(_TOKEN_FIELD, ""))
+    for name, value in fields.items():
+        size = len(value.encode()) if isinstance(value, str) else 0
+        if size > MAX_TEXT_BYTES:
+            raise _bad_body(f"{name} too large {size} > {MAX_TEXT_BYTES}")
+    return Identify(NsqdIdentity(**fields), token)
 
 
 def decode_lookupd_identity(reply: bytes) -> LookupdIdentity:

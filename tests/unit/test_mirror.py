@@ -25,6 +25,7 @@ ELSEWHERE = {
     # What they do is only seen from outside: over sockets, or as a process.
     "nsqd/daemon.py": "wire/test_lifecycle.py",
     "nsqd/http/server.py": "wire/test_http_server.py",
+    "nsqd/reload.py": "wire/test_reload.py",
     "nsqd/runtime/drain.py": "wire/test_drain.py",
     "lookupd/__main__.py": "wire/test_lookupd_process.py",
     "lookupd/daemon.py": "wire/test_lookupd_process.py",

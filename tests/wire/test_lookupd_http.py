@@ -4,10 +4,12 @@ import json
 import re
 import socket
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from nsqd.http import routes
 from nsqd.runtime.turns import Turns
 from tests.support.lookupd_in_process import LookupdInProcess, LoopFactory
 
@@ -311,18 +313,19 @@ def test_a_long_reply_is_the_same_in_slices(
         whole = lookupd.get(target)
         registry = lookupd.daemon.registry
         turn_count = 0
-        next_turn = Turns.next_turn
+        share = Turns.share
 
-        async def count(turns: Turns) -> None:
+        def count(turns: Turns, step: Callable[[], bool]) -> None:
             nonlocal turn_count
             turn_count += 1
             if turn_count == 20:  # the registry changes between two slices
                 registry.create_topic("new")
                 registry.delete_topic("t25")
-            await next_turn(turns)
+            share(turns, step)
 
+        monkeypatch.setattr(routes, "STREAMED_BYTES", 100)
         monkeypatch.setattr(Turns, "slice_end", lambda _turns: 0.0)
-        monkeypatch.setattr(Turns, "next_turn", count)
+        monkeypatch.setattr(Turns, "share", count)
 
         sliced = lookupd.get(target)
 

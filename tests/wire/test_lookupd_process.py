@@ -49,7 +49,7 @@ def test_start_up_is_logged_in_the_format_of_nsq(running: WaitingDaemon) -> None
     assert json.loads(running.request("GET", "/info")) == {"version": "1.3.0"}
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_end_it_with_code_0(running: WaitingDaemon, number: signal.Signals) -> None:  # O-3
     with socket.create_connection(running.address, 5) as connection:
         connection.sendall(b"  V")  # O-19

@@ -40,8 +40,11 @@ async def read_backlog(process: DaemonProcess, topic: str) -> list[Message]:
     return messages
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])  # O-3
-async def test_signals_end_it_well(tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("number", "exit_code"),
+    [(signal.SIGTERM, 0), (signal.SIGINT, 0), (signal.SIGQUIT, 2), (signal.SIGABRT, 2)],
+)  # O-3
+async def test_signals_end_it_well(tmp_path: Path, number: signal.Signals, exit_code: int) -> None:
     """With clients of all kinds connected (O-19), and with everything on disk after (Q-26)."""
     with DaemonProcess(tmp_path) as process:
         consumer = await connect(process)
@@ -51,10 +54,13 @@ async def test_signals_end_it_well(tmp_path: Path, number: signal.Signals) -> No
         half_open = socket.create_connection(process.address)
         half_open.sendall(b"  V")
 
+        for ignored in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGRTMIN):
+            process.send_signal(ignored)
         process.send_signal(number)
         process.send_signal(number)
 
-        assert process.wait() == 0, process.log
+        assert process.wait() == exit_code, process.log
+        assert ("most recent call first" in process.log) == (exit_code == 2)
         await consumer.close()
         half_open.close()
         process.start()

@@ -26,8 +26,15 @@ class FakeDaemon:
         self.runs: list[tuple[Options, LoopFactory]] = []
         self.exit_code = 0
 
-    def run(self, options: Options, *, loop_factory: LoopFactory) -> int:
+    def run(
+        self,
+        options: Options,
+        *,
+        loop_factory: LoopFactory,
+        read_options: Callable[[list[str]], Options],
+    ) -> int:
         logging.getLogger("nsqd.daemon").info("running")
+        assert read_options([]) == options
         self.runs.append((options, loop_factory))
         return self.exit_code
 

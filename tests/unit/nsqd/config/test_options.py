@@ -102,6 +102,7 @@ OUR_OWN = {
     "drain-timeout",
     "http-cors-origin",
     "http-auth-token-file",
+    "lookupd-auth-token-file",
 }
 
 
