@@ -5,7 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
-CI_JOBS ?= 2
+# Twice the cores: many tests wait for sockets and timers.
+CI_JOBS ?= 4
 MINUTES ?= 30
 
 .DEFAULT_GOAL := help
