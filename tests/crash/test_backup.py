@@ -1,4 +1,4 @@
-"""Copies of a data directory, made as docs/operations.md says: a start on the copy has the messages."""
+"""Copies of a data directory, made as docs/operations.md says, have the messages."""
 
 import asyncio
 import shutil

@@ -1,4 +1,4 @@
-"""docs/alerts.yml: the rules fire when they should, on metrics that are there, each with a way out."""
+"""docs/alerts.yml: the rules fire when they should, and each has its section in the runbook."""
 
 import re
 import shutil

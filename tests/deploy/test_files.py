@@ -1,4 +1,4 @@
-"""deploy/: what can be checked of image, units and manifests, and the image itself where one can be built."""
+"""deploy/: image, units and manifests, and the image itself where it can be built."""
 
 import re
 import shlex
