@@ -164,6 +164,13 @@ def check(outcomes: Sequence[Outcome], what: str) -> ExitCode:
     )
 
 
+def lacks_feature(outcomes: Sequence[Outcome]) -> bool:
+    """Say whether no node knows the call: they are Go's, and the call is ours."""
+    return bool(outcomes) and all(
+        each.status == HTTPStatus.NOT_FOUND and each.error == "NOT_FOUND" for each in outcomes
+    )
+
+
 def _read(body: bytes) -> Any:
     try:
         return json.loads(body)

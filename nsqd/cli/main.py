@@ -13,41 +13,13 @@
 
 from __future__ import annotations
 
-import argparse
-import importlib
 import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, Final, NoReturn
 
-from nsqd import PROTOCOL_VERSION, __version__
+from nsqd.cli.commands import COMMANDS, COMPLETE, GROUPS, make_parser
 from nsqd.cli.output import CliError, ExitCode, did_you_mean
-
-# A command and the module that has it, with one sentence of help.
-COMMANDS: Final = {
-    "pub": ("nsqd.cli.messages.pub", "publish messages: arguments, lines of stdin, or files"),
-    "tail": ("nsqd.cli.messages.tail", "show messages as they come"),
-    "peek": ("nsqd.cli.messages.peek", "show messages that wait, without touching them"),
-    "stat": ("nsqd.cli.watch.stat", "show the figures of a topic, again and again"),
-    "topic": ("nsqd.cli.admin.topics", "list, create, delete, pause, unpause, empty topics"),
-    "channel": ("nsqd.cli.admin.topics", "list, create, delete, pause, unpause, empty channels"),
-    "node": ("nsqd.cli.admin.nodes", "list, ping, drain, tombstone nodes"),
-    "context": ("nsqd.cli.setup.context", "save where nsqd is, and what it asks for"),
-    "version": ("nsqd.cli.main", "print the version"),
-}
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse, with errors that the caller prints."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise the error.
-
-        Raises:
-            CliError: always, with exit code 2.
-        """
-        raise CliError(f"{message}\n{self.format_usage().strip()}", ExitCode.USAGE)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -68,59 +40,47 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
+    if arguments[:1] == ["help"] and len(arguments) > 1:
+        arguments = [arguments[1], "--help"]
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(usage())
         return ExitCode.DONE if arguments else ExitCode.USAGE
     name, *rest = arguments
     if name == "--version":
         name = "version"
+    if name == COMPLETE:
+        # Imported here: only a shell calls it, and it is no command for people.
+        from nsqd.cli.setup.names import complete
+
+        return complete(rest)
     if name not in COMMANDS:
-        hint = did_you_mean(name, COMMANDS)
-        raise CliError(f"no command {name!r}{hint} See nsq --help", ExitCode.USAGE)
-    module_name, help_text = COMMANDS[name]
-    module: Any = importlib.import_module(module_name)
-    parser = Parser(
-        prog=f"nsq {name}",
-        description=help_text[0].upper() + help_text[1:] + ".",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog=getattr(module, "EXAMPLES", {}).get(name),
-        allow_abbrev=False,
-    )
-    module.add_arguments(parser, name)
+        hint = did_you_mean(name, COMMANDS) or "; see nsq --help"
+        raise CliError(f"no command {name!r}{hint}", ExitCode.USAGE)
+    parser, module = make_parser(name)
     options = parser.parse_intermixed_args(rest) if name == "pub" else parser.parse_args(rest)
+    if os.environ.get("NSQ_OUTPUT") == "json" and hasattr(options, "json"):
+        options.json = True
     code: int = module.run(options, name)
     return code
 
 
 def usage() -> str:
     """Return the help of `nsq` itself."""
-    lines = [f"  {name:<10}{help_text}" for name, (_, help_text) in COMMANDS.items()]
+    lines = []
+    for title, commands in GROUPS.items():
+        lines += ["", title]
+        lines += [f"  {name:<12}{help_text}" for name, (_, help_text) in commands.items()]
     return "\n".join(
         [
             "usage: nsq COMMAND [ARGUMENT...]",
             "",
             "Talk to nsqd and nsqlookupd. Without an address: $NSQD_TCP_ADDRESS, the selected",
             "context, or 127.0.0.1.",
-            "",
             *lines,
             "",
             "nsq COMMAND --help shows the flags and examples of a command.",
         ]
     )
-
-
-def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
-    """Add the arguments of `nsq version`."""
-    parser.add_argument("--json", action="store_true", help="print an object")
-
-
-def run(options: argparse.Namespace, _name: str) -> int:
-    """Run `nsq version`."""
-    if options.json:
-        print(json.dumps({"version": __version__, "nsq": PROTOCOL_VERSION}))
-    else:
-        print(f"nsq {__version__} (as of NSQ v{PROTOCOL_VERSION})")
-    return ExitCode.DONE
 
 
 def _print_error(error: CliError, *, is_json: bool) -> None:

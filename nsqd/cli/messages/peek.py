@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import base64
-from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import urlencode
 
 from nsqd.cli import arguments, loop
-from nsqd.cli.cluster import Cluster, check
+from nsqd.cli.cluster import Cluster, check, lacks_feature
 from nsqd.cli.output import CliError, ExitCode, print_json, print_table, show_body
 from nsqd.cli.target import find_target
 
@@ -51,9 +50,7 @@ async def _peek(options: argparse.Namespace) -> int:
     async with Cluster(find_target(options), options.timeout) as cluster:
         nodes = await cluster.find_nodes(topic)
         outcomes = await cluster.ask("GET", nodes, f"/{kind}/peek?{urlencode(query)}")
-    if outcomes and all(
-        each.status == HTTPStatus.NOT_FOUND and each.error == "NOT_FOUND" for each in outcomes
-    ):
+    if lacks_feature(outcomes):
         raise CliError("this nsqd cannot peek: it is not ours", ExitCode.MISSING)
     code = check(outcomes, options.place)
     rows = [

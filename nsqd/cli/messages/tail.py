@@ -26,7 +26,7 @@ EXAMPLES: Final = {
     "tail": """examples:
   nsq tail orders
   nsq tail orders --channel audit -n 10 --json
-  nsq tail orders --where amount>100 --format '%T %a %s\\n'"""
+  nsq tail orders --where 'amount>100' --format '%T %a %s\\n'"""
 }
 _BATCH_COUNT: Final = 2500
 _EMPTY_POLL_S: Final = 0.2

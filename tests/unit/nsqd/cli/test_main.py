@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from nsqd.cli.main import COMMANDS, main
+from nsqd.cli.commands import COMMANDS
+from nsqd.cli.main import main
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,9 +39,17 @@ def test_mistakes_are_exit_2_and_get_a_hint(capsys: pytest.CaptureFixture[str]) 
     assert json.loads(capsys.readouterr().err.splitlines()[-1])["code"] == 2
 
 
-def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["version", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["nsq"] == "1.3.0"
+def test_the_environment_may_ask_for_json(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NSQ_OUTPUT", "json")
+
+    assert main(["version"]) == 0
+    assert main(["tial"]) == 2
+
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["nsq"] == "1.3.0"
+    assert json.loads(shown.err)["code"] == 2
 
 
 LIST = (

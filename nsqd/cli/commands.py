@@ -1,0 +1,77 @@
+"""The table of commands, and the parser of each; the module of a command is imported only then."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from typing import Any, Final, NoReturn
+
+from nsqd.cli.output import CliError, ExitCode
+
+# A command and the module that has it, with one sentence of help; by what they are for.
+GROUPS: Final = {
+    "messages": {
+        "pub": ("nsqd.cli.messages.pub", "publish messages: arguments, lines of stdin, or files"),
+        "tail": ("nsqd.cli.messages.tail", "show messages as they come"),
+        "peek": ("nsqd.cli.messages.peek", "show messages that wait, without touching them"),
+    },
+    "watching": {
+        "stat": ("nsqd.cli.watch.stat", "show the figures of a topic, again and again"),
+    },
+    "administration": {
+        "topic": ("nsqd.cli.admin.topics", "list, create, delete, pause, unpause, empty topics"),
+        "channel": ("nsqd.cli.admin.topics", "list, create, delete, ... channels"),
+        "node": ("nsqd.cli.admin.nodes", "list, ping, drain, tombstone nodes"),
+        "client": ("nsqd.cli.admin.clients", "list who is connected"),
+        "limits": ("nsqd.cli.admin.limits", "show and set what a topic may hold"),
+        "config": ("nsqd.cli.admin.config", "show and set options of running nsqds"),
+    },
+    "programs": {
+        "bench": ("nsqd.cli.programs.bench", "measure publishing, consuming, latency"),
+        "disk": ("nsqd.cli.programs.disk", "check, dump, salvage queue files"),
+        "spark": ("nsqd.cli.programs.spark", "report, sql, export, replay over queue files"),
+    },
+    "nsq itself": {
+        "context": ("nsqd.cli.setup.context", "save where nsqd is, and what it asks for"),
+        "completion": ("nsqd.cli.setup.completion", "print a script that completes words"),
+        "examples": ("nsqd.cli.setup.examples", "show examples of a command, or of all"),
+        "version": ("nsqd.cli.setup.version", "print the version"),
+    },
+}
+COMMANDS: Final = {name: entry for group in GROUPS.values() for name, entry in group.items()}
+# What the scripts of `nsq completion` call for names that only nsqd knows.
+COMPLETE: Final = "__complete"
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, with errors that the caller prints."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise the error.
+
+        Raises:
+            CliError: always, with exit code 2.
+        """
+        raise CliError(f"{message}\n{self.format_usage().strip()}", ExitCode.USAGE)
+
+
+def make_parser(name: str) -> tuple[Parser, Any]:
+    """Return the parser of a command, and the module that runs it."""
+    module_name, help_text = COMMANDS[name]
+    module: Any = importlib.import_module(module_name)
+    parser = Parser(
+        prog=f"nsq {name}",
+        description=help_text[0].upper() + help_text[1:] + ".",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=getattr(module, "EXAMPLES", {}).get(name),
+        allow_abbrev=False,
+    )
+    module.add_arguments(parser, name)
+    return parser, module
+
+
+def find_examples(name: str) -> list[str]:
+    """Return the examples of a command, one line each."""
+    module: Any = importlib.import_module(COMMANDS[name][0])
+    text: str = getattr(module, "EXAMPLES", {}).get(name, "")
+    return [line.strip() for line in text.splitlines()[1:]]
