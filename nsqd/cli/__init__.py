@@ -4,7 +4,7 @@ main, commands   argv to a command, exit codes; the table of all     arguments  
 target, contexts where nsqd and nsqlookupd are: flags, environment, saved contexts
 cluster, figures HTTP calls to all nodes; /stats added up           output      tables, JSON, colour
 loop, progress, formats   the event loop; how far a command is; messages as lines
-messages, admin, watch, programs, setup: the commands, by noun      go          Go's names and flags
+messages, sinks, admin, watch, programs, setup: the commands, by noun      go   Go's names and flags
 
 Each command has `add_arguments` and `run`, and is imported only when it runs. Imports nsqd.client,
 nsqd.http.client, nsqd.config; nothing imports this package. rich is imported for terminals only.

@@ -15,6 +15,9 @@ GROUPS: Final = {
         "tail": ("nsqd.cli.messages.tail", "show messages as they come"),
         "peek": ("nsqd.cli.messages.peek", "show messages that wait, without touching them"),
     },
+    "handing on": {
+        "to-file": ("nsqd.cli.sinks.to_file", "write messages to files that survive a power cut"),
+    },
     "watching": {
         "stat": ("nsqd.cli.watch.stat", "show the figures of a topic, again and again"),
     },

@@ -2,9 +2,11 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,7 @@ MODULES = {
     "nsq": "nsqd.cli.main",
     "nsq_tail": "nsqd.cli.go.tail",
     "nsq_stat": "nsqd.cli.go.stat",
+    "nsq_to_file": "nsqd.cli.go.nsq_to_file",
     "to_nsq": "nsqd.cli.go.to_nsq",
 }
 PATIENCE_S = 40.0
@@ -75,6 +78,51 @@ class Shell:
             cwd=self.home,
             env=environment(self.home),
         )
+
+
+class Running:
+    """A command that runs beside the test; its output is there when it has ended."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        self.process = process
+        self.stdout = b""
+        self.stderr = b""
+
+    def end(self, number: signal.Signals = signal.SIGTERM, *, code: int = 0) -> None:
+        """End it with a signal; its exit code must be this."""
+        self.process.send_signal(number)
+        self.stdout, self.stderr = self.process.communicate(timeout=PATIENCE_S)
+        assert self.process.returncode == code, (self.process.returncode, self.stderr)
+
+
+@contextmanager
+def running(shell: Shell, program: str, *argv: str) -> Iterator[Running]:
+    """A command, of ours or with a path, that is ended with SIGTERM, and ends well."""
+    with subprocess.Popen(
+        command(program, *argv) if program in MODULES else [program, *argv],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=shell.home,
+        env=environment(shell.home),
+    ) as process:
+        try:
+            yield (found := Running(process))
+            if process.poll() is None:
+                found.end()
+        finally:
+            process.kill()
+
+
+def drain(daemon: DaemonProcess, topic: str, channel: str, count: int) -> None:
+    """Wait until all messages of a channel are finished."""
+    wanted = {"depth": 0, "in_flight_count": 0, "deferred_count": 0, "message_count": count}
+    daemon.wait_for_channel(topic, channel, **wanted)
+
+
+def mpub(daemon: DaemonProcess, topic: str, bodies: list[bytes]) -> None:
+    """Publish bodies without newlines."""
+    daemon.request("POST", f"/mpub?topic={topic}", b"\n".join(bodies))
 
 
 @pytest.fixture

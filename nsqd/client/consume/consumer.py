@@ -148,6 +148,13 @@ class Consumer:
         if self._session is not None:
             self._session.flow.set_max_in_flight(count)
 
+    def is_starved(self, share: float = 0.85) -> bool:
+        """Say whether an nsqd has sent most of what it may: it waits for answers.
+
+        A program that answers many messages together does so now at the latest.
+        """
+        return self._session is not None and self._session.is_starved(share)
+
     def stats(self) -> ConsumerStats:
         """Return the figures as they are now."""
         return ConsumerStats() if self._session is None else self._session.stats()

@@ -76,6 +76,12 @@ class Session:
             self._spawn(self._discovery.run(self._found))
         self._clock = self._loop.call_later(self._tick_s(), self._tick)
 
+    def is_starved(self, share: float) -> bool:
+        """Say whether a link has so much of its RDY in flight."""
+        return any(
+            len(link.in_flight) >= share * link.rdy for link in self._links.values() if link.rdy
+        )
+
     def stats(self) -> ConsumerStats:
         """Return the figures as they are now."""
         links = self._links.values()

@@ -10,6 +10,7 @@ position of a record is its offset in the file: clients take the size of the fil
     create     path, inode              write      inode, offset, data
     truncate   inode, size              rename     path, path
     unlink     path                     mkdir      path          rmdir      path
+    link       path, path
     fsync      token, inode or path of a directory                synced     token
     failed     inode                    an fsync that failed: what it was to cover is lost
     send       port, bytes that the client of that port has been sent with this

@@ -19,7 +19,7 @@ KILLS = ("before", "after", "tear")
 _ACTIONS = (*KILLS, "short", "lie", "stall")
 STALL_S = 1.0
 # What can be asked of the data directory, and what only a failure makes sense for.
-CHANGES = ("create", "write", "fsync", "rename", "unlink", "truncate", "mkdir", "rmdir")
+CHANGES = ("create", "write", "fsync", "rename", "unlink", "truncate", "mkdir", "rmdir", "link")
 QUESTIONS = ("open", "read", "stat", "list", "statvfs")
 SEND = "send"
 

@@ -51,7 +51,8 @@ class _NameChange:
         return (self.path, self.goal) if self.goal else (self.path,)
 
     def is_in(self, directory: str) -> bool:
-        return any(path.rpartition("/")[0] == directory for path in self.paths)
+        changed = (self.goal,) if self.operation == "link" else self.paths
+        return any(path.rpartition("/")[0] == directory for path in changed)
 
 
 class PowerCut:
@@ -129,6 +130,13 @@ class PowerCut:
     def _note_rename(self, path: str, goal: str) -> None:
         self._names.append(_NameChange("rename", path, goal))
 
+    def _note_link(self, path: str, goal: str) -> None:
+        inode = 0
+        for change in self._names:
+            if path in (change.path, change.goal) and change.inode:
+                inode = change.inode
+        self._names.append(_NameChange("link", path, goal, inode))
+
     def _note_unlink(self, path: str) -> None:
         self._names.append(_NameChange("unlink", path))
 
@@ -187,6 +195,8 @@ def _choose_content(file: _File, chance: random.Random, ways: Sequence[str]) -> 
 def _apply_name(names: dict[str, int], change: _NameChange) -> None:
     if change.operation == "create":
         names[change.path] = change.inode
+    elif change.operation == "link":
+        names[change.goal] = change.inode
     elif change.operation == "unlink":
         names.pop(change.path, None)
     elif change.path in names:

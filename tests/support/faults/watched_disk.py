@@ -68,6 +68,7 @@ class WatchedDisk:
         for name in (
             *("open", "close", "dup", "write", "pwrite", "pwritev", "fsync", "fdatasync"),
             *("ftruncate", "truncate", "rename", "replace", "unlink", "remove", "mkdir", "rmdir"),
+            "link",
             *("read", "pread", "stat", "listdir", "scandir", "statvfs"),
         ):
             setattr(os, name, getattr(self, f"_{name}"))
@@ -300,6 +301,16 @@ class WatchedDisk:
             self._record("unlink", place)
 
     _remove = _unlink
+
+    def _link(self, source: Any, target: Any) -> None:
+        place, goal = self._find(source), self._find(target)
+        if place is None or goal is None:
+            self._real["link"](source, target)
+            return
+        with self._step("link", goal):
+            self._real["link"](source, target)
+            self._inodes[goal] = self._inodes[place]
+            self._record("link", place, goal)
 
     def _mkdir(self, path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
         place = self._find(path)
