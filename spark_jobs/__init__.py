@@ -1,26 +1,27 @@
-"""Spark over nsqd's queues on disk: a data source, a stream, a sink, and jobs that use them.
+"""Spark over nsqd's queues: a data source, a stream, a sink, and jobs that use them.
 
-source.py   the format nsq, made known to Spark by `register`; option_values.py reads its options
-read/       queues as rows: options, columns, batch and stream readers; read/files the files of nsqd
+source.py   the format nsq, made known by `register`; option_values.py, tls.py its options
+read/       queues as rows: options, columns, batch and stream readers of files, and of a fleet
 write/      rows as messages: the sink, and the client that publishes
-jobs/       report, export, replay, sql; commands.py, __main__.py and session.py run them
-The door is `from spark_jobs import register, publish, read_corrupt_records`. No module imports
-nsqd: a cluster needs this package, `diskqueue`, numpy and pyarrow; bundle.py makes a zip of both.
+jobs/       report, export, replay, sql, queues, count; run by commands.py, __main__.py, session.py
+The door: `from spark_jobs import register, publish, read_corrupt_records, snapshot`. No module here
+imports nsqd: a cluster needs this package, `diskqueue`, numpy, pyarrow; bundle.py zips the former.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from spark_jobs.source import read_corrupt_records, register
+    from spark_jobs.source import read_corrupt_records, register, snapshot
     from spark_jobs.write.sink import publish
 
-__all__ = ["publish", "read_corrupt_records", "register"]
+__all__ = ["publish", "read_corrupt_records", "register", "snapshot"]
 
 _HOMES = {
     "publish": "spark_jobs.write.sink",
     "read_corrupt_records": "spark_jobs.source",
     "register": "spark_jobs.source",
+    "snapshot": "spark_jobs.source",
 }
 _EXTRA = ("jinja2", "numpy", "py4j", "pyarrow", "pyspark")
 

@@ -4,18 +4,22 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+import spark_jobs.jobs.count
 import spark_jobs.jobs.export
+import spark_jobs.jobs.queues
 import spark_jobs.jobs.replay
 import spark_jobs.jobs.report
 import spark_jobs.jobs.sql
 from spark_jobs.bundle import write_bundle
-from spark_jobs.jobs.job import run_job
+from spark_jobs.jobs.job import parse_arguments, run_job
 
 _JOBS = {
     "report": (spark_jobs.jobs.report, "what is in the backlog: tables and one HTML page"),
     "export": (spark_jobs.jobs.export, "write messages to Parquet, by topic and date"),
     "replay": (spark_jobs.jobs.replay, "publish messages again, to a running nsqd"),
     "sql": (spark_jobs.jobs.sql, "ask a question in SQL"),
+    "queues": (spark_jobs.jobs.queues, "list nodes and queues, without Spark"),
+    "count": (spark_jobs.jobs.count, "count messages by reading them, without Spark"),
 }
 
 
@@ -40,5 +44,5 @@ def run_command(argv: Sequence[str] | None = None) -> int:
     bundle = commands.add_parser("bundle", help="write a zip for spark-submit --py-files")
     bundle.add_argument("file", metavar="FILE.zip")
     bundle.set_defaults(run=_run_bundle)
-    args = parser.parse_args(argv)
+    args = parse_arguments(parser, argv)
     return run_job(args.run, args)

@@ -1,33 +1,42 @@
-"""The data source `nsq`: queues on disk as a DataFrame or a stream, and a sink into a running nsqd.
+"""The data source `nsq`: queues as a DataFrame or a stream, and a sink into a running nsqd.
 
     from spark_jobs import register
     register(spark)
 
     spark.read.format("nsq").load("/var/lib/nsqd")            # the backlog, all topics and channels
     spark.read.format("nsq").option("topic", "orders").option("since", "1h").load("/copies/*")
+    spark.read.format("nsq").option("lookupd", "127.0.0.1:4161").load()     # of all running nodes
 
 Options of a read (names are case-insensitive):
 
+    lookupd, nsqd    running nodes, instead of a path: host:port of nsqlookupd's, or of their own
+                     HTTP, with commas; authTokenFile, tls, tlsCa, tlsCert, tlsKey, tlsInsecure,
+                     httpsPort, timeout, retries say how to reach them; lease how long a snapshot
+                     of them waits to be read; snapshotFile is set by `snapshot`
     topic            names or patterns, with commas; default `*`
     channel          the same; `` (empty) is a topic's own queue; default: these and all channels
     from             backlog (messages not consumed), earliest (all on disk), archive
     since, until     2026-01-31T12:00:00Z, 15m (ago), or nanoseconds; until is exclusive
     columns          which to build, with commas; a schema given to Spark does the same; also size,
-                     the length of the body, which costs less than the body
+                     the length of the body, which costs less than the body, state, due and damage
     mode             PERMISSIVE (damage is skipped and logged) or FAILFAST
     table            messages, or corrupt_records: places damaged, missing or not synced
     includeBad       also messages salvaged from `.bad` files, marked in a column is_bad
     includeUnsynced  also records behind the synced position, for copies after a crash
-    failOnDataLoss   true: a segment that was consumed meanwhile fails the job
+    failOnDataLoss   true: a segment that was consumed meanwhile, or a node that is down, fails
+    allowMissing     true: a topic that does not exist is an empty table, no error
     splitBytes       cut larger segments, and gather smaller ones, to partitions of about this size
-    node             the value of the column node; default: the directory's name
+    minPartitions    at least so many partitions
+    node             the value of the column node; default: the directory's name, or host:port
     maxMsgSize       nsqd's --max-msg-size, if that was raised
 
+`spark_jobs.read.kafka_names` has the options that are named as in spark-sql-kafka.
 `spark_jobs.write.sink` has the options of a write, `spark_jobs.read.stream` those of a stream.
 The directory may belong to a running nsqd: nothing is written or locked.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import (
@@ -41,6 +50,8 @@ from pyspark.sql.types import StructType
 
 from spark_jobs.read.columns import arrow_schema, message_schema
 from spark_jobs.read.files.corruption import CORRUPTION_SCHEMA
+from spark_jobs.read.fleet.options import PLACE_OPTIONS
+from spark_jobs.read.fleet.snapshot import keep_snapshot
 from spark_jobs.read.options import Table, parse_read_options
 from spark_jobs.read.reader import FilteringNsqReader, NsqReader, ignore_closed_pipes
 from spark_jobs.read.stream import NsqStreamReader
@@ -111,10 +122,34 @@ def register(spark: SparkSession, *, pushes_filters: bool = False) -> None:
         spark.dataSource.register(NsqDataSource)
 
 
-def read_corrupt_records(spark: SparkSession, path: str | list[str], **options: str) -> DataFrame:
+@contextmanager
+def snapshot(**options: str) -> Iterator[dict[str, str]]:
+    """Take a snapshot of running nodes and keep it; yield the options of reads that see it.
+
+        with snapshot(lookupd="127.0.0.1:4161", topic="orders") as options:
+            orders = spark.read.format("nsq").options(**options).load()
+
+    Several DataFrames see the same moment, for as long as the block lasts; its end frees what the
+    nodes keep for it at once.
+
+    Raises:
+        ValueError: the options are wrong, or name no nodes.
+        NodeError: a node cannot be reached.
+    """
+    parsed = parse_read_options(options)
+    if parsed.fleet is None:
+        raise ValueError("a snapshot is one of running nodes: give lookupd or nsqd")
+    kept = {name: text for name, text in options.items() if name.lower() not in PLACE_OPTIONS}
+    with keep_snapshot(parsed) as (_, path):
+        yield kept | {"snapshotFile": path}
+
+
+def read_corrupt_records(
+    spark: SparkSession, path: str | list[str] | None = None, **options: str
+) -> DataFrame:
     """Return the table of every damaged, missing or unsynced place, with its reason."""
     reader = spark.read.format(FORMAT).options(**options).option("table", "corrupt_records")
-    return reader.load(path)
+    return reader.load() if path is None else reader.load(path)
 
 
 def _sink_options(

@@ -5,7 +5,8 @@
 
 With --json each topic gets a schema of its own in the column `json`: given, or inferred from its
 first messages. A body that is no JSON object has null there, and one whose values do not fit has
-only those that do; both are still in the column `body`, also with --drop-body.
+only those that do. With --drop-body a body is left out only where its fields, written as JSON, are
+the body again: a field or value that the sample did not know keeps it.
 """
 
 import argparse
@@ -14,17 +15,26 @@ from collections.abc import Sequence
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, DataFrameWriter, Observation
+from pyspark.sql import DataFrame, DataFrameWriter, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
 from spark_jobs.jobs.job import (
     Selection,
     add_source_arguments,
+    check_output,
     format_bytes,
+    parse_arguments,
     plural,
     run_job,
+    tell_damage,
 )
-from spark_jobs.jobs.json_bodies import JSON_COLUMN, add_json_arguments, json_columns
+from spark_jobs.jobs.json_bodies import (
+    JSON_COLUMN,
+    add_json_arguments,
+    check_json_arguments,
+    holds_all,
+    json_column,
+)
 from spark_jobs.jobs.progress import Progress
 from spark_jobs.session import JobError, open_session
 
@@ -66,6 +76,9 @@ def run(args: argparse.Namespace) -> None:
         raise JobError("--drop-body without --json would leave nothing of the messages")
     if args.table and args.json:
         raise JobError("--json gives each topic its own columns; use it with --output")
+    check_json_arguments(args)
+    if args.output and args.mode == "error" and not args.json:
+        check_output(args.output)
     progress = Progress()
     selection = Selection(args)
     progress.step(f"reading {selection.describe()}")
@@ -73,16 +86,16 @@ def run(args: argparse.Namespace) -> None:
         open_session("nsqd export", master=args.master, memory=args.memory) as spark,
         progress.watching(spark),
     ):
-        selection.warn_of_damage(spark, progress)
         if args.json:
             total = 0
             for topic in selection.topics:
-                frame = with_date(selection.load(spark, topic=topic))
-                total += _export_json(frame, topic, args, progress)
+                total += _export_json(spark, selection, topic, args, progress)
             progress.step(f"{plural(total, 'message')} written to {args.output}")
             return
-        frame = with_date(selection.load(spark))
+        damage = Observation()
+        frame = with_date(selection.load_observed(spark, damage))
         count, size = _write(frame, args, args.output, ["topic", DATE_COLUMN])
+        tell_damage(damage, progress)
         target = args.output or args.table
         progress.step(f"{plural(count, 'message')}, {format_bytes(size)}, written to {target}")
 
@@ -92,17 +105,27 @@ def with_date(frame: DataFrame) -> DataFrame:
     return frame.withColumn(DATE_COLUMN, F.to_date("timestamp"))
 
 
-def _export_json(frame: DataFrame, topic: str, args: argparse.Namespace, progress: Progress) -> int:
-    json, is_whole = json_columns(frame, schema=args.json_schema, sample_rows=args.json_sample)
+def _export_json(
+    spark: SparkSession,
+    selection: Selection,
+    topic: str,
+    args: argparse.Namespace,
+    progress: Progress,
+) -> int:
+    damage = Observation()
+    frame = with_date(selection.load_observed(spark, damage, topic=topic))
+    sample = selection.load(spark, topic=topic, columns="body")
+    json = json_column(sample, schema=args.json_schema, sample_rows=args.json_sample)
     parsed = frame.withColumn(JSON_COLUMN, json)
     fields = dict(parsed.dtypes)[JSON_COLUMN]
     if args.drop_body:
         # A body stays where the fields do not hold all of it.
-        parsed = parsed.withColumn("body", F.when(~is_whole, F.col("body")))
+        parsed = parsed.withColumn("body", F.when(~holds_all(parsed), F.col("body")))
     # One directory per topic, named as partitionBy would, since their schemas differ.
     path = f"{args.output.rstrip('/')}/topic={_escape(topic)}"
     count, size = _write(parsed.drop("topic"), args, path, [DATE_COLUMN])
     progress.step(f"{topic}: {plural(count, 'message')}, {format_bytes(size)}, {fields}")
+    tell_damage(damage, progress)
     return count
 
 
@@ -141,7 +164,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the job; return the exit code."""
     parser = argparse.ArgumentParser("export.py", description="Export the queues of nsqd.")
     add_arguments(parser)
-    return run_job(run, parser.parse_args(argv))
+    return run_job(run, parse_arguments(parser, argv))
 
 
 if __name__ == "__main__":

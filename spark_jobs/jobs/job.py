@@ -1,37 +1,41 @@
 """The common part of the jobs: arguments that select messages, and texts of errors."""
 
 import argparse
-import dataclasses
 import logging
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, Observation, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
 from spark_jobs.jobs.progress import Progress
-from spark_jobs.read.files.catalog import find_queues
+from spark_jobs.read.columns import DAMAGE_COLUMN
+from spark_jobs.read.fleet.client import NodeError
+from spark_jobs.read.fleet.snapshot import keep_snapshot, with_file
+from spark_jobs.read.inventory import refuse_nothing, take_inventory
 from spark_jobs.read.options import Origin, ReadOptions, Table, parse_read_options
 from spark_jobs.session import DEFAULT_MASTER, DEFAULT_MEMORY, JobError
 from spark_jobs.source import FORMAT
 
-_MAX_SHOWN_NAMES = 10
+_MEMORY = re.compile(r"[1-9][0-9]*[kmgt]b?", re.IGNORECASE)
+_MASTER = re.compile(r"local(\[[0-9*]+(,[0-9]+)?\]|-cluster\[.*\])?\Z|yarn\Z|(spark|k8s)://.+")
+# Ended by `run_job`.
+_open_selections: list["Selection"] = []
 # The last line of a Python traceback inside Spark names the error.
 _PYTHON_ERROR_MARKS = ("Error: ", "Exception: ")
 # Names of classes that say nothing to a user.
 _OWN_ERROR = re.compile(r"(?:spark_jobs\.[\w.]+|ValueError|FileNotFoundError): ")
 
 
-def add_source_arguments(parser: argparse.ArgumentParser, *, data_dirs: str = "+") -> None:
+def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments that select messages."""
-    parser.add_argument(
-        "data_dir",
-        nargs=data_dirs,
-        metavar="DATA_DIR",
-        help="data path of an nsqd, or a copy of it; a glob or a URI such as s3://bucket/node1",
-    )
+    add_place_arguments(parser)
     chosen = parser.add_argument_group("which messages")
     chosen.add_argument("--topic", metavar="NAMES", help="topics: names or patterns, with commas")
     chosen.add_argument(
@@ -72,6 +76,66 @@ def add_source_arguments(parser: argparse.ArgumentParser, *, data_dirs: str = "+
     )
 
 
+def add_place_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments that say where queues are: directories, or running nodes."""
+    parser.add_argument(
+        "data_dir",
+        nargs="*",
+        metavar="DATA_DIR",
+        help="data path of an nsqd, or a copy of it; a glob or a URI such as s3://bucket/node1",
+    )
+    nodes = parser.add_argument_group("running nodes, instead of DATA_DIR")
+    nodes.add_argument(
+        "--lookupd", metavar="HOST:PORT,...", help="all nodes of nsqlookupd (HTTP, port 4161)"
+    )
+    nodes.add_argument("--nsqd", metavar="HOST:PORT,...", help="these nodes (HTTP, port 4151)")
+    nodes.add_argument("--auth-token-file", metavar="FILE", help="with the nodes' HTTP token")
+    nodes.add_argument("--https", action="store_true", help="speak HTTPS to the nodes (port 4152)")
+    nodes.add_argument("--https-port", metavar="PORT", help="of nodes that nsqlookupd knows")
+    nodes.add_argument("--https-ca", metavar="FILE")
+    nodes.add_argument("--https-cert", metavar="FILE")
+    nodes.add_argument("--https-key", metavar="FILE")
+    nodes.add_argument("--https-insecure", action="store_true", help="trust any certificate")
+
+
+def place_options(args: argparse.Namespace) -> dict[str, str]:
+    """Return the options that say which nodes to read; none for directories.
+
+    Raises:
+        JobError: neither directories nor nodes are given, or both.
+    """
+    given = {
+        "lookupd": args.lookupd,
+        "nsqd": args.nsqd,
+        "authTokenFile": args.auth_token_file,
+        "httpsPort": args.https_port,
+        "tlsCa": args.https_ca,
+        "tlsCert": args.https_cert,
+        "tlsKey": args.https_key,
+    }
+    options: dict[str, str] = {name: text for name, text in given.items() if text is not None}
+    if args.https:
+        options["tls"] = "true"
+    if args.https_insecure:
+        options["tlsInsecure"] = "true"
+    if bool(args.data_dir) == bool(args.lookupd or args.nsqd):
+        raise JobError("say what to read: DATA_DIR, --lookupd HOST:PORT or --nsqd HOST:PORT")
+    return options
+
+
+def parse_arguments(
+    parser: argparse.ArgumentParser, argv: Sequence[str] | None
+) -> argparse.Namespace:
+    """Parse arguments; argparse alone wants no option between DATA_DIR and SQL."""
+    args, rest = parser.parse_known_args(argv)
+    if rest and hasattr(args, "query") and not any(text.startswith("-") for text in rest):
+        args.data_dir += [args.query, *rest[:-1]]
+        args.query = rest[-1]
+    elif rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    return args
+
+
 def source_options(args: argparse.Namespace) -> dict[str, str]:
     """Return the options of format nsq that the arguments stand for, without the paths."""
     options = {
@@ -89,24 +153,59 @@ def source_options(args: argparse.Namespace) -> dict[str, str]:
 
 
 class Selection:
-    """The queues that the arguments select, and how to read them."""
+    """The queues that the arguments select, and how to read them.
+
+    Of running nodes a snapshot is taken, so that all reads of a job see the same moment; it is
+    kept until the job ends.
+    """
 
     def __init__(self, args: argparse.Namespace) -> None:
-        """Find the queues.
+        """Find the queues; tell the user what is not seen.
 
         Raises:
-            JobError: a directory does not exist, an argument is wrong, or no queue matches.
+            JobError: a directory does not exist, a node does not answer, an argument is wrong, or
+                no queue matches.
         """
-        self._options = source_options(args)
+        self._options = source_options(args) | place_options(args)
         self._paths = list(args.data_dir)
+        self._resources = ExitStack()
+        _open_selections.append(self)
+        _check_engine(args)
         try:
-            self._parsed = parse_read_options(self._options | {"path": "x"})
-            self._parsed = _with_paths(self._parsed, self._paths)
-            self.queues = find_queues(self._parsed)
-        except (ValueError, OSError) as error:
+            place = {} if "lookupd" in self._options or "nsqd" in self._options else {"path": "x"}
+            self._parsed = parse_read_options(self._options | place)
+            self._parsed = replace(self._parsed, paths=tuple(self._paths))
+            if self._parsed.fleet is not None:
+                _, path = self._resources.enter_context(keep_snapshot(self._parsed))
+                self._parsed = with_file(self._parsed, path)
+                for name in ("lookupd", "nsqd"):
+                    self._options.pop(name, None)
+                self._options["snapshotFile"] = path
+            found = take_inventory(self._parsed)
+            if args.topic is not None or args.channel is not None:
+                refuse_nothing(self._parsed, found)
+        except (ValueError, OSError, NodeError) as error:
             raise JobError(str(error)) from error
-        if not self.queues and (args.topic is not None or args.channel is not None):
-            raise JobError(self._no_match())
+        self._inventory = found
+        self.queues = found.queues
+        for text in found.unseen:
+            print(f"warning: {text}", file=sys.stderr, flush=True)
+        # Later reads may find less, and say so.
+        self._options["allowMissing"] = "true"
+
+    def close(self) -> None:
+        """End the snapshot."""
+        self._resources.close()
+
+    @property
+    def options(self) -> ReadOptions:
+        """The options of a read of the selection, parsed."""
+        return replace(self._parsed, allows_missing=True)
+
+    @property
+    def is_fleet(self) -> bool:
+        """Whether running nodes are read."""
+        return self._parsed.fleet is not None
 
     @property
     def includes_bad(self) -> bool:
@@ -115,18 +214,22 @@ class Selection:
 
     @property
     def topics(self) -> list[str]:
-        """The topics, sorted."""
-        return sorted({queue.topic for queue in self.queues})
+        """The topics, sorted, also those with nothing to read."""
+        return self._inventory.topics
 
     def describe(self) -> str:
         """Say in a line how much is selected."""
         ranges = [each for queue in self.queues for each in queue.ranges(self._parsed)]
         nodes = len({queue.node for queue in self.queues})
+        parts = [part for queue in self.queues for part in queue.parts]
         size = sum(each.end - each.start for each in ranges)
+        size += sum(part.byte_count for part in parts)
+        memory = sum(part.count for part in parts)
         return (
             f"{plural(nodes, 'node')}, {plural(len(self.topics), 'topic')},"
             f" {plural(len(self.queues), 'queue')}, {plural(len(ranges), 'segment')},"
-            f" {format_bytes(size)}"
+            + (f" {plural(memory, 'message')} in memory," if self.is_fleet else "")
+            + f" {format_bytes(size)}"
         )
 
     def reader(self, spark: SparkSession, **more: str) -> DataFrameReader:
@@ -139,7 +242,19 @@ class Selection:
         Args:
             more: further options, or others than the arguments say.
         """
-        return self.reader(spark, **more).load(self._paths)
+        reader = self.reader(spark, **more)
+        return reader.load() if self.is_fleet else reader.load(self._paths)
+
+    def load_observed(self, spark: SparkSession, damage: Observation, **more: str) -> DataFrame:
+        """Return the messages as a frame whose first action also counts the damaged places.
+
+        `tell_damage` shows the count. Without this, damage would cost a scan of its own.
+        """
+        columns = more.pop("columns", ",".join(self._parsed.columns))
+        frame = self.load(spark, columns=f"{columns},{DAMAGE_COLUMN}", **more)
+        is_damage = F.col(DAMAGE_COLUMN).isNotNull()
+        observed = frame.observe(damage, F.count_if(is_damage).alias(DAMAGE_COLUMN))
+        return observed.where(~is_damage).drop(DAMAGE_COLUMN)
 
     def count_damage(self, spark: SparkSession) -> int:
         """Count the damaged or missing places of the selection; this reads all of it once.
@@ -149,28 +264,32 @@ class Selection:
         found = self.load(spark, table=Table.CORRUPT_RECORDS.value, mode="PERMISSIVE")
         return found.where("kind != 'unsynced'").count()
 
-    def warn_of_damage(self, spark: SparkSession, progress: Progress) -> None:
-        """Tell the user if a part of the selection cannot be read."""
-        count = self.count_damage(spark)
-        if count:
-            progress.step(f"skipping {plural(count, 'damaged place')}; sql shows corrupt_records")
 
-    def _no_match(self) -> str:
-        every = _with_paths(ReadOptions(("x",), origin=self._parsed.origin), self._paths)
-        names = sorted({queue.name for queue in find_queues(every)})
-        shown = ", ".join(names[:_MAX_SHOWN_NAMES]) or "none"
-        more = len(names) - _MAX_SHOWN_NAMES
-        return (
-            f"no queue in {', '.join(self._paths)} matches"
-            f" topic={','.join(self._parsed.topics)}"
-            + (f" channel={self._options['channel']}" if "channel" in self._options else "")
-            + f"; there are: {shown}"
-            + (f" and {more} more" if more > 0 else "")
-        )
+def tell_damage(damage: Observation, progress: Progress) -> None:
+    """Tell the user, after an action, how many places of the selection could not be read."""
+    count = damage.get[DAMAGE_COLUMN]
+    if count:
+        progress.step(f"{plural(count, 'damaged place')} skipped; sql shows corrupt_records")
 
 
-def _with_paths(options: ReadOptions, paths: list[str]) -> ReadOptions:
-    return dataclasses.replace(options, paths=tuple(paths))
+def check_output(path: str) -> None:
+    """Refuse a local directory with results in it, which Spark would do after its work.
+
+    Raises:
+        JobError: there is something already.
+    """
+    local = path.removeprefix("file://")
+    if "://" not in local and Path(local).exists() and any(Path(local).iterdir()):
+        raise JobError(f"{path} already exists and is not empty")
+
+
+def _check_engine(args: argparse.Namespace) -> None:
+    """Refuse what Spark would refuse after a minute."""
+    memory, master = getattr(args, "memory", DEFAULT_MEMORY), getattr(args, "master", None)
+    if not _MEMORY.fullmatch(memory):
+        raise JobError(f"--memory is a size such as 512m or 2g, not {memory!r}")
+    if master is not None and not _MASTER.match(master):
+        raise JobError(f"--master is local[2], spark://host:7077, yarn or such, not {master!r}")
 
 
 def run_job(run: Callable[[argparse.Namespace], None], args: argparse.Namespace) -> int:
@@ -188,6 +307,9 @@ def run_job(run: Callable[[argparse.Namespace], None], args: argparse.Namespace)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+    finally:
+        while _open_selections:
+            _open_selections.pop().close()
     return 0
 
 

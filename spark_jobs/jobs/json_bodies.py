@@ -15,6 +15,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from pyspark.sql.types import StringType, StructField, StructType
 
+from spark_jobs.jobs.ddl import parse_ddl
 from spark_jobs.session import JobError
 
 JSON_COLUMN = "json"
@@ -55,30 +56,45 @@ def add_json_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def with_json(frame: DataFrame, *, schema: str | None, sample_rows: int) -> DataFrame:
+def check_json_arguments(args: argparse.Namespace) -> None:
+    """Refuse arguments that make no sense, before Spark is started.
+
+    Raises:
+        JobError: the schema cannot be parsed, or the sample is empty.
+    """
+    if args.json_schema is not None:
+        parse_schema(args.json_schema)
+    if args.json_sample < 1:
+        raise JobError(f"--json-sample is at least 1, not {args.json_sample}")
+
+
+def with_json(
+    frame: DataFrame, *, schema: str | None, sample_rows: int, sample: DataFrame | None = None
+) -> DataFrame:
     """Add a column `json`: the body as a struct, null where it is no JSON object.
 
-    Raises:
-        JobError: the schema cannot be parsed.
-    """
-    parsed, _ = json_columns(frame, schema=schema, sample_rows=sample_rows)
-    return frame.withColumn(JSON_COLUMN, parsed)
-
-
-def json_columns(
-    frame: DataFrame, *, schema: str | None, sample_rows: int
-) -> tuple[Column, Column]:
-    """Return the body as a struct, and whether the struct holds all that the schema asks for.
-
-    Spark makes a struct of nulls of anything that is not JSON, and a null of a value that has
-    another type than the schema says; only its column for corrupt records tells.
+    Args:
+        sample: where to infer the schema from, if not from the frame itself.
 
     Raises:
         JobError: the schema cannot be parsed.
     """
-    fields = parse_schema(schema) if schema else infer_schema(frame, sample_rows)
+    column = json_column(sample or frame, schema=schema, sample_rows=sample_rows)
+    return frame.withColumn(JSON_COLUMN, column)
+
+
+def json_column(sample: DataFrame, *, schema: str | None, sample_rows: int) -> Column:
+    """Return the body as a struct, null where it is no JSON object.
+
+    Spark makes a struct of nulls of anything that is not JSON; only its column for corrupt records
+    tells.
+
+    Raises:
+        JobError: the schema cannot be parsed.
+    """
+    fields = parse_schema(schema) if schema else infer_schema(sample, sample_rows)
     if not fields.fields:
-        return F.lit(None).cast("string"), F.lit(False)
+        return F.lit(None).cast("string")
     text = F.col("body").cast("string")
     wanted = StructType([*fields.fields, StructField(_CORRUPT, StringType())])
     parsed = F.from_json(text, wanted, {"columnNameOfCorruptRecord": _CORRUPT})
@@ -88,12 +104,53 @@ def json_columns(
         *(parsed[field.name].isNotNull() for field in fields.fields),
         F.lit(False),
     )
-    shown = F.when(is_whole | (is_object & has_any), parsed.dropFields(_CORRUPT))
-    return shown, is_whole
+    return F.when(is_whole | (is_object & has_any), parsed.dropFields(_CORRUPT))
+
+
+def holds_all(frame: DataFrame) -> Column:
+    """Tell for each row whether `json` has all that `body` has, so that the body can be left out.
+
+    Spark drops fields that the schema does not have, and rounds numbers that its type cannot hold;
+    nothing of its own tells. So `json` is written as JSON again and compared, in Python.
+    """
+    if not isinstance(frame.schema[JSON_COLUMN].dataType, StructType):
+        return F.lit(False)
+    compare = F.udf(is_same_json, "boolean", useArrow=False)
+    return F.coalesce(compare(F.col("body"), F.to_json(JSON_COLUMN)), F.lit(False))
+
+
+def is_same_json(body: bytes | bytearray | None, text: str | None) -> bool:
+    """Tell whether two texts are the same JSON value; null and an absent field are the same."""
+    if body is None or text is None:
+        return False
+    try:
+        values = [json.loads(each, object_pairs_hook=_unique) for each in (bytes(body), text)]
+    except (ValueError, RecursionError):
+        return False
+    return _is_same(*values)
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name that occurs twice")
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _is_same(one: object, other: object) -> bool:
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(
+            _is_same(value, other[name]) for name, value in one.items()
+        )
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    return one == other
 
 
 def parse_schema(text: str) -> StructType:
-    """Parse a schema as DDL or as JSON, or the file that has it.
+    """Parse a schema as DDL or as JSON, or the file that has it; no Spark is needed for it.
 
     Raises:
         JobError: the text is neither.
@@ -103,12 +160,13 @@ def parse_schema(text: str) -> StructType:
         if len(text) < 4096 and path.is_file():
             text = path.read_text()
         if text.lstrip().startswith("{"):
-            return StructType.fromJson(json.loads(text))
-        parsed = StructType.fromDDL(text)
-    except (PySparkException, ValueError, KeyError, TypeError) as error:
+            parsed = StructType.fromJson(json.loads(text))
+        else:
+            parsed = parse_ddl(text)
+    except (PySparkException, ValueError, KeyError, TypeError, OSError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise JobError(f"not a schema: {text[:100]!r} ({reason})") from error
-    if not isinstance(parsed, StructType):
+    if not parsed.fields:
         raise JobError(f"not a schema with fields: {text[:100]!r}")
     return parsed
 

@@ -6,7 +6,8 @@
 
 --where takes an SQL condition on the columns of format nsq, on `text` (the body) and, with --json,
 on `json`. Without --to every message goes to the topic it came from. At least once: after a broken
-connection some messages arrive twice; they always get new ids and times.
+connection, or when Spark runs a task again, some messages arrive twice; they always get new ids and
+times.
 """
 
 import argparse
@@ -14,7 +15,7 @@ import sys
 from collections.abc import Sequence
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
 from spark_jobs.jobs.job import (
@@ -22,13 +23,17 @@ from spark_jobs.jobs.job import (
     add_source_arguments,
     first_line,
     format_bytes,
+    parse_arguments,
     plural,
     run_job,
+    tell_damage,
 )
-from spark_jobs.jobs.json_bodies import add_json_arguments, with_json
+from spark_jobs.jobs.json_bodies import add_json_arguments, check_json_arguments, with_json
 from spark_jobs.jobs.progress import Progress
 from spark_jobs.jobs.sql import collect_shown, format_table
 from spark_jobs.session import JobError, open_session
+from spark_jobs.write.options import parse_sink_options
+from spark_jobs.write.publisher import PublishError, check_topic
 from spark_jobs.write.sink import publish
 
 _SHOWN_ROWS = 10
@@ -45,10 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     chosen.add_argument("--sample", type=float, metavar="SHARE", help="for example 0.01")
     chosen.add_argument("--seed", type=int, default=0, help="makes a sample come out again")
     chosen.add_argument("--limit", type=int, metavar="COUNT", help="no more than that")
+    chosen.add_argument(
+        "--distinct", action="store_true", help="each message once, though several channels have it"
+    )
     target = parser.add_argument_group("where to")
     target.add_argument("--to", metavar="TOPIC", help="default: the topic of each message")
     target.add_argument("--addresses", metavar="HOST:PORT,...", help="of nsqd")
-    target.add_argument("--lookupd", metavar="HOST:PORT,...", help="of nsqlookupd, instead")
+    target.add_argument("--to-lookupd", metavar="HOST:PORT,...", help="of nsqlookupd, instead")
     target.add_argument("--rate", type=int, metavar="N", help="messages per second at most")
     target.add_argument("--defer", type=int, metavar="MS", help="deliver that much later")
     target.add_argument(
@@ -68,25 +76,54 @@ def run(args: argparse.Namespace) -> None:
     Raises:
         JobError: the arguments are wrong.
     """
+    if args.data_dir and args.lookupd and not (args.to_lookupd or args.nsqd):
+        # Before nodes could be read, --lookupd said where to publish.
+        args.to_lookupd, args.lookupd = args.lookupd, None
     _check(args)
     progress = Progress()
     selection = Selection(args)
+    if not args.distinct:
+        _refuse_copies(selection)
     progress.step(f"reading {selection.describe()}")
     with (
         open_session("nsqd replay", master=args.master, memory=args.memory) as spark,
         progress.watching(spark),
     ):
-        selection.warn_of_damage(spark, progress)
-        frame = select_messages(spark, selection, args)
+        damage = Observation()
+        frame = select_messages(spark, selection, args, damage)
         if args.dry_run:
             _show(frame, args, progress)
         else:
             _publish(frame, args, progress)
+        tell_damage(damage, progress)
+
+
+def _refuse_copies(selection: Selection) -> None:
+    """Refuse several queues of one topic: each channel has a copy of every message."""
+    channels: dict[str, set[str]] = {}
+    for queue in selection.queues:
+        channels.setdefault(queue.topic, set()).add(queue.channel or "")
+    for topic, names in sorted(channels.items()):
+        if len(names) > 1:
+            listed = ", ".join(name or "its own queue" for name in sorted(names))
+            raise JobError(
+                f"topic {topic} has {len(names)} queues ({listed}), and a message may be in each of"
+                " them: choose one with --channel ('' is the topic's own), or publish each message"
+                " once with --distinct"
+            )
 
 
 def _check(args: argparse.Namespace) -> None:
-    if not args.dry_run and bool(args.addresses) == bool(args.lookupd):
-        raise JobError("say where to publish: --addresses or --lookupd (or try --dry-run)")
+    if not args.dry_run and bool(args.addresses) == bool(args.to_lookupd):
+        raise JobError("say where to publish: --addresses or --to-lookupd (or try --dry-run)")
+    check_json_arguments(args)
+    try:
+        if args.to is not None:
+            check_topic(args.to)
+        if not args.dry_run:
+            parse_sink_options(sink_options(args))
+    except (ValueError, PublishError) as error:
+        raise JobError(str(error)) from error
     if args.sample is not None and not 0 < args.sample <= 1:
         raise JobError(f"--sample is more than 0 and at most 1, not {args.sample}")
     for name in ("rate", "limit", "defer"):
@@ -96,16 +133,25 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def select_messages(
-    spark: SparkSession, selection: Selection, args: argparse.Namespace
+    spark: SparkSession, selection: Selection, args: argparse.Namespace, damage: Observation
 ) -> DataFrame:
-    """Return the messages to publish, with their columns.
+    """Return the messages to publish, with their columns; the first action counts damage, too.
 
     Raises:
         JobError: the condition is wrong.
     """
-    frame = selection.load(spark).withColumn("text", F.col("body").cast("string"))
+    frame = selection.load_observed(spark, damage)
+    if args.distinct:
+        # An id is unique on its node; with several nodes of Go's only there.
+        frame = frame.dropDuplicates(["node", "topic", "id"])
+    frame = frame.withColumn("text", F.col("body").cast("string"))
     if args.json:
-        frame = with_json(frame, schema=args.json_schema, sample_rows=args.json_sample)
+        frame = with_json(
+            frame,
+            schema=args.json_schema,
+            sample_rows=args.json_sample,
+            sample=selection.load(spark, columns="body"),
+        )
     if args.where:
         try:
             frame = frame.where(args.where)
@@ -161,6 +207,8 @@ def _publish(frame: DataFrame, args: argparse.Namespace, progress: Progress) -> 
     for topic, count in sorted(published.by_topic.items()):
         progress.step(f"{topic}: {plural(count, 'message')}")
     again = f", {published.resent_count:,} of them sent again" if published.resent_count else ""
+    if published.repeated_count:
+        again += f"; tasks that Spark ran again had published {published.repeated_count:,} more"
     progress.step(f"{plural(published.message_count, 'message')} published{again}")
 
 
@@ -169,7 +217,7 @@ def sink_options(args: argparse.Namespace) -> dict[str, str]:
     given = {
         "topic": args.to,
         "addresses": args.addresses,
-        "lookupd": args.lookupd,
+        "lookupd": args.to_lookupd,
         "tlsCa": args.tls_ca,
         "tlsCert": args.tls_cert,
         "tlsKey": args.tls_key,
@@ -189,7 +237,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the job; return the exit code."""
     parser = argparse.ArgumentParser("replay.py", description="Publish messages again.")
     add_arguments(parser)
-    return run_job(run, parser.parse_args(argv))
+    return run_job(run, parse_arguments(parser, argv))
 
 
 if __name__ == "__main__":

@@ -16,10 +16,18 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
-from spark_jobs.jobs.job import Selection, add_source_arguments, first_line, plural, run_job
-from spark_jobs.jobs.json_bodies import add_json_arguments, with_json
+from spark_jobs.jobs.job import (
+    Selection,
+    add_source_arguments,
+    check_output,
+    first_line,
+    parse_arguments,
+    plural,
+    run_job,
+)
+from spark_jobs.jobs.json_bodies import add_json_arguments, check_json_arguments, with_json
 from spark_jobs.jobs.progress import Progress
-from spark_jobs.read.columns import BAD_COLUMN, MESSAGE_COLUMNS
+from spark_jobs.read.columns import BAD_COLUMN, FLEET_COLUMNS, MESSAGE_COLUMNS
 from spark_jobs.session import JobError, open_session
 
 ALL_VIEW = "messages"
@@ -47,9 +55,12 @@ def view_names(topics: Iterable[str]) -> dict[str, str]:
     return views
 
 
-def needed_columns(query: str, *, includes_bad: bool, has_json: bool) -> list[str]:
+def needed_columns(
+    query: str, *, includes_bad: bool, has_json: bool, is_fleet: bool = False
+) -> list[str]:
     """Return the columns a query can need, judged by its words; Spark does not tell a source."""
-    known = [*MESSAGE_COLUMNS, BAD_COLUMN] if includes_bad else list(MESSAGE_COLUMNS)
+    known = [*MESSAGE_COLUMNS, *(FLEET_COLUMNS if is_fleet else ())]
+    known += [BAD_COLUMN] if includes_bad else []
     text = _COUNT_ALL.sub(" ", query)
     if "*" in text:
         return known
@@ -85,6 +96,11 @@ def run(args: argparse.Namespace) -> None:
     """
     if args.rows < 0:
         raise JobError(f"--rows is at least 0, not {args.rows}")
+    if not args.query.strip():
+        raise JobError("the query is empty")
+    check_json_arguments(args)
+    if args.output:
+        check_output(args.output)
     progress = Progress()
     selection = Selection(args)
     progress.step(f"reading {selection.describe()}")
@@ -106,7 +122,8 @@ def run(args: argparse.Namespace) -> None:
 def _explain(error: AnalysisException, selection: Selection) -> str:
     """Add the views and columns there are: Spark names only those that the query mentions."""
     views = ", ".join([ALL_VIEW, DAMAGE_VIEW, *view_names(selection.topics).values()])
-    columns = ", ".join([*MESSAGE_COLUMNS, "text"])
+    more = FLEET_COLUMNS if selection.is_fleet else ()
+    columns = ", ".join([*MESSAGE_COLUMNS, *more, "text"])
     return f"{first_line(error)} (views: {views}; columns: {columns}, and json with --json)"
 
 
@@ -118,7 +135,12 @@ def _create_views(spark: SparkSession, selection: Selection, args: argparse.Name
     words = _words(args.query)
     is_every = args.query.split(None, 1)[:1] in (["show"], ["SHOW"])
     columns = ",".join(
-        needed_columns(args.query, includes_bad=args.include_bad, has_json=args.json)
+        needed_columns(
+            args.query,
+            includes_bad=args.include_bad,
+            has_json=args.json,
+            is_fleet=selection.is_fleet,
+        )
     )
     views = {view: topic for topic, view in view_names(selection.topics).items()}
     for view, topic in [(ALL_VIEW, args.topic or "*"), *views.items()]:
@@ -195,7 +217,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the job; return the exit code."""
     parser = argparse.ArgumentParser("sql.py", description="SQL over the queues of nsqd.")
     add_arguments(parser)
-    return run_job(run, parser.parse_args(argv))
+    return run_job(run, parse_arguments(parser, argv))
 
 
 if __name__ == "__main__":

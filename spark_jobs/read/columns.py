@@ -36,12 +36,24 @@ _COLUMNS: dict[str, tuple[DataType, pa.DataType, bool]] = {
     "body": (BinaryType(), pa.binary(), False),
     "is_bad": (BooleanType(), pa.bool_(), False),
     "size": (IntegerType(), pa.int32(), False),
+    "state": (StringType(), pa.string(), True),
+    "due": (TimestampType(), pa.timestamp("us", tz="UTC"), True),
+    "damage": (StringType(), pa.string(), True),
 }
 # Marks messages that were salvaged from `.bad` files; only there when these are asked for.
 BAD_COLUMN = "is_bad"
 # The body's size without the body; only there when it is asked for by name.
 SIZE_COLUMN = "size"
-MESSAGE_COLUMNS = tuple(name for name in _COLUMNS if name not in (BAD_COLUMN, SIZE_COLUMN))
+# Where a message is, and until when: only there in a read over HTTP, or when asked for by name.
+FLEET_COLUMNS = ("state", "due")
+# Places that cannot be read come as rows with a text here, among the messages; only there when it
+# is asked for by name. So one scan finds the messages and the damage.
+DAMAGE_COLUMN = "damage"
+MESSAGE_COLUMNS = tuple(
+    name
+    for name in _COLUMNS
+    if name not in (BAD_COLUMN, SIZE_COLUMN, DAMAGE_COLUMN, *FLEET_COLUMNS)
+)
 ALL_COLUMNS = tuple(_COLUMNS)
 
 
@@ -54,6 +66,8 @@ class Constants:
     channel: str | None
     segment: int
     is_bad: bool
+    # ready, in_flight or deferred; None if only the node knew.
+    state: str | None = None
 
 
 def message_schema(names: Sequence[str]) -> StructType:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from spark_jobs.read.files.identity import UNKNOWN, node_of_path
+from spark_jobs.read.queue import Queue
 
 VERSION = 2
 
@@ -131,3 +132,8 @@ def _flatten(nested: Mapping[str, Mapping[str, Any]]) -> dict[QueueKey, Any]:
     return {
         (node, name): entry for node, queues in nested.items() for name, entry in queues.items()
     }
+
+
+def key_of(queue: Queue) -> QueueKey:
+    """Return the key of a queue in offsets."""
+    return queue.node_id or node_of_path(queue.directory), queue.name

@@ -2,9 +2,11 @@
 
 import enum
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import TypeVar
 
 from diskqueue.envelope import HEADER_BYTES
 from diskqueue.segment import RecordLimits
@@ -17,11 +19,20 @@ from spark_jobs.option_values import (
     parse_time_ns,
     refuse_unknown,
 )
-from spark_jobs.read.columns import ALL_COLUMNS, BAD_COLUMN, MESSAGE_COLUMNS
+from spark_jobs.read.columns import (
+    ALL_COLUMNS,
+    BAD_COLUMN,
+    FLEET_COLUMNS,
+    MESSAGE_COLUMNS,
+)
+from spark_jobs.read.fleet.options import FLEET_OPTIONS, FleetOptions, parse_fleet_options
+from spark_jobs.read.kafka_names import KAFKA_OPTIONS, translate
 
 _DEFAULT_LIMITS = RecordLimits()
+_GLOB = re.compile(r"[*?\[]")
 # Spark itself adds these.
 _SPARKS_OWN = ("path", "paths")
+_T = TypeVar("_T")
 
 READ_OPTIONS = (
     "path",
@@ -41,6 +52,10 @@ READ_OPTIONS = (
     "includeBad",
     "includeUnsynced",
     "failOnDataLoss",
+    "allowMissing",
+    "minPartitions",
+    *FLEET_OPTIONS,
+    *KAFKA_OPTIONS,
 )
 
 
@@ -75,7 +90,11 @@ class ReadOptions:
     """
 
     paths: tuple[str, ...]
+    # The nodes to ask over HTTP, instead of paths.
+    fleet: FleetOptions | None = None
     topics: tuple[str, ...] = ("*",)
+    # A regular expression that names of topics must match, too.
+    topic_pattern: str | None = None
     channels: tuple[str, ...] | None = None
     since_ns: int | None = None
     until_ns: int | None = None
@@ -91,10 +110,40 @@ class ReadOptions:
     includes_bad: bool = False
     includes_unsynced: bool = False
     fails_on_data_loss: bool = True
+    allows_missing: bool = False
+    min_partitions: int | None = None
+    # Offsets as JSON between which to read, in place of `origin`; the second for batches only.
+    start_offsets: str | None = None
+    end_offsets: str | None = None
+    # Where a new stream begins: at the end, or with the first message of that time.
+    starts_at_end: bool = False
+    start_ns: int | None = None
+
+    @property
+    def exact_topics(self) -> list[str]:
+        """The topics that are named, not described by a pattern."""
+        return [name for name in self.topics if not _GLOB.search(name)]
+
+    @property
+    def exact_channels(self) -> list[str]:
+        """The channels that are named; not the empty name, a topic's own queue."""
+        return [name for name in self.channels or () if name and not _GLOB.search(name)]
+
+    @property
+    def has_times(self) -> bool:
+        """Whether the time of a message decides if it is read."""
+        return self.since_ns is not None or self.until_ns is not None
+
+    @property
+    def place(self) -> str:
+        """Where the queues are, for messages to people."""
+        return ", ".join(self.paths) if self.fleet is None else self.fleet.describe()
 
     def selects(self, topic: str, channel: str | None) -> bool:
         """Say whether a queue is one of those to read."""
         if not any(fnmatchcase(topic, pattern) for pattern in self.topics):
+            return False
+        if self.topic_pattern is not None and not re.fullmatch(self.topic_pattern, topic):
             return False
         if self.channels is None:
             return True
@@ -115,25 +164,27 @@ def parse_read_options(options: Mapping[str, str], *, is_stream: bool = False) -
     given = {name.lower(): value for name, value in options.items()}
     default_mode = Mode.FAILFAST if is_stream else Mode.PERMISSIVE
     refuse_unknown(given, READ_OPTIONS, _SPARKS_OWN)
+    given = translate(given, is_stream=is_stream)
     includes_bad = parse_bool("includeBad", given.get("includebad", "false"))
-    since, until = given.get("since"), given.get("until")
     channels = given.get("channel")
-    split, rows = given.get("splitbytes"), given.get("maxrowspertrigger")
+    fleet = parse_fleet_options(given)
     return ReadOptions(
-        paths=_parse_paths(given),
+        paths=_parse_paths(given, needs_one=fleet is None),
+        fleet=fleet,
         topics=_split(given.get("topic", "*")),
+        topic_pattern=_parse_pattern(given.get("subscribepattern")),
         channels=None if channels is None else _split(channels),
-        since_ns=None if since is None else parse_time_ns("since", since),
-        until_ns=None if until is None else parse_time_ns("until", until),
+        since_ns=_optional(given, "since", parse_time_ns),
+        until_ns=_optional(given, "until", parse_time_ns),
         origin=parse_enum("from", Origin, given.get("from", "backlog").lower()),
         mode=parse_enum("mode", Mode, given.get("mode", default_mode.value).upper()),
         table=parse_enum("table", Table, given.get("table", "messages").lower()),
-        columns=_parse_columns(given.get("columns"), includes_bad=includes_bad),
-        node=given.get("node"),
-        split_bytes=None if split is None else parse_size("splitBytes", split),
-        max_rows_per_trigger=(
-            None if rows is None else parse_count("maxRowsPerTrigger", rows, maximum=2**63 - 1)
+        columns=_parse_columns(
+            given.get("columns"), includes_bad=includes_bad, is_fleet=fleet is not None
         ),
+        node=given.get("node"),
+        split_bytes=_optional(given, "splitBytes", parse_size),
+        max_rows_per_trigger=_optional(given, "maxRowsPerTrigger", _parse_rows),
         look_interval_s=parse_duration_s("lookInterval", given.get("lookinterval", "1s")),
         limits=RecordLimits(
             max_record_bytes=_parse_max_record_bytes(given.get("maxmsgsize", "1m"))
@@ -141,18 +192,49 @@ def parse_read_options(options: Mapping[str, str], *, is_stream: bool = False) -
         includes_bad=includes_bad,
         includes_unsynced=parse_bool("includeUnsynced", given.get("includeunsynced", "false")),
         fails_on_data_loss=parse_bool("failOnDataLoss", given.get("failondataloss", "true")),
+        allows_missing=parse_bool("allowMissing", given.get("allowmissing", "false")),
+        min_partitions=_optional(given, "minPartitions", parse_count),
+        start_offsets=given.get("startingoffsets"),
+        end_offsets=given.get("endingoffsets"),
+        starts_at_end=given.get("starts_at_end") is not None,
+        start_ns=_optional(given, "startingTimestamp", parse_time_ns),
     )
 
 
-def _parse_paths(given: Mapping[str, str]) -> tuple[str, ...]:
+def _optional(given: Mapping[str, str], name: str, parse: Callable[[str, str], _T]) -> _T | None:
+    text = given.get(name.lower())
+    return None if text is None else parse(name, text)
+
+
+def _parse_rows(name: str, text: str) -> int:
+    return parse_count(name, text, maximum=2**63 - 1)
+
+
+def _parse_pattern(text: str | None) -> str | None:
+    if text is not None:
+        try:
+            re.compile(text)
+        except re.error as error:
+            raise ValueError(
+                f"option subscribePattern is a regular expression, not {text!r}: {error}"
+            ) from None
+    return text
+
+
+def _parse_paths(given: Mapping[str, str], *, needs_one: bool) -> tuple[str, ...]:
     """Collect the paths: `load("a")` comes as path, `load(["a", "b"])` as a JSON list in paths."""
     paths: list[str] = []
     if given.get("path"):
         paths.append(given["path"])
     if given.get("paths"):
         paths += json.loads(given["paths"])
-    if not paths:
-        raise ValueError('format nsq needs the path of a data directory: .load("/var/lib/nsqd")')
+    if not paths and needs_one:
+        raise ValueError(
+            'format nsq needs the path of a data directory: .load("/var/lib/nsqd"),'
+            " or the option lookupd or nsqd"
+        )
+    if paths and not needs_one:
+        raise ValueError("a path and the options lookupd or nsqd exclude each other")
     return tuple(paths)
 
 
@@ -160,9 +242,10 @@ def _split(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(","))
 
 
-def _parse_columns(text: str | None, *, includes_bad: bool) -> tuple[str, ...]:
+def _parse_columns(text: str | None, *, includes_bad: bool, is_fleet: bool) -> tuple[str, ...]:
     if text is None:
-        return (*MESSAGE_COLUMNS, BAD_COLUMN) if includes_bad else MESSAGE_COLUMNS
+        more = (*(FLEET_COLUMNS if is_fleet else ()), *((BAD_COLUMN,) if includes_bad else ()))
+        return (*MESSAGE_COLUMNS, *more)
     columns = _split(text)
     for name in columns:
         if name == BAD_COLUMN and not includes_bad:

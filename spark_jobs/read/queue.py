@@ -1,7 +1,7 @@
 """One queue of one node, as one look found it: its positions, its segments, and what is wrong.
 
-Made by files/catalog.py of a directory; everything behind it (plans, streams, jobs) takes queues
-as they are, wherever they were found.
+Made by files/catalog.py of a directory, and by fleet/ of what a node answers; everything behind it
+(plans, streams, jobs) takes queues as they are, wherever they were found.
 """
 
 import os
@@ -54,9 +54,21 @@ class Problem:
     file_name: str
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Messages of a queue that a snapshot found outside its segments, as a file of records."""
+
+    file_name: str
+    state: str  # ready, in_flight or deferred
+    count: int
+    byte_count: int
+    # Has one int64 for each record: when a message times out, or is due. Empty for none.
+    due_file: str = ""
+
+
 @dataclass(slots=True)
 class Queue:
-    """One queue of one data directory, as one look at the directory found it."""
+    """One queue of one node, as one look found it: at a directory, or at a running nsqd."""
 
     node: str
     directory: str
@@ -73,6 +85,18 @@ class Queue:
     generation: str | None = None
     # Number and final size of the newest segment that nsqd has deleted, if it writes that down.
     last_deleted: tuple[int, int] | None = None
+    # Of a segment: where reading starts, and the time of the first record, where that is known.
+    starts: dict[int, int] = field(default_factory=dict)
+    first_ns: dict[int, int] = field(default_factory=dict)
+    # Messages by place (disk, memory, in_flight, deferred), as the node counts them.
+    counts: dict[str, int] = field(default_factory=dict)
+    # Of a snapshot: its lease and moment, what is not on disk, the due times of records on disk,
+    # and segments that are in the books only.
+    lease: str = ""
+    taken_ns: int = 0
+    parts: tuple[Part, ...] = ()
+    due: Part | None = None
+    faults: tuple[Problem, ...] = ()
 
     @property
     def topic(self) -> str:
@@ -106,6 +130,8 @@ class Queue:
                     start = metadata.read_pos if number == metadata.read_file else 0
                 if not options.includes_unsynced:
                     end = self._synced_end(metadata, number, size)
+            elif options.origin is not Origin.EARLIEST:
+                start = self.starts.get(number, 0)
             if start < end:
                 ranges.append(SegmentRange(number, start, end))
         return ranges
@@ -140,6 +166,7 @@ class Queue:
 
     def problems(self) -> Iterator[Problem]:
         """Compare the listing with the metadata, and yield each difference."""
+        yield from self.faults
         if self.metadata_fault is not None:
             name = os.path.basename(layout.metadata_path("", self.name))
             yield Problem("metadata", None, None, None, self.metadata_fault, name)

@@ -16,10 +16,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_jobs.read.columns import arrow_schema
+from spark_jobs.read.columns import DAMAGE_COLUMN, arrow_schema
 from spark_jobs.read.files.corruption import corruption_arrow_schema
 from spark_jobs.read.options import Origin, ReadOptions, Table
-from spark_jobs.read.plan import plan_corruptions, plan_messages
+from spark_jobs.read.plan import plan_corruptions, plan_messages, plan_with_damage
 from spark_jobs.read.predicate import NO_FILTERS
 
 
@@ -51,6 +51,8 @@ class NsqReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         if self._options.table is Table.CORRUPT_RECORDS:
             return plan_corruptions(self._options)
+        if DAMAGE_COLUMN in self.arrow_schema.names:
+            return plan_with_damage(self._options, self._predicate)
         return plan_messages(self._options, self._predicate)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -5,7 +5,8 @@
 
 All options of a read, but `since` and `until`, which would skip rows of a query without a sign;
 and `maxRowsPerTrigger`, the number of messages in a micro-batch. `from` says where a new query
-begins: backlog, earliest, archive, or latest (messages published from now on).
+begins: backlog, earliest, archive, or latest (messages published from now on); startingOffsets and
+startingTimestamp say it more exactly. Of running nodes a stream reads what is on disk.
 
 An offset is a position in every queue (`offsets.py`), and the rows of a micro-batch are decided by
 offsets alone. Files below the synced position never change, so a batch that is run again has the
@@ -22,7 +23,7 @@ Three things end a query, and its error names the queue:
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any
@@ -36,6 +37,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from spark_jobs.read.bounds import parse_offsets
 from spark_jobs.read.files.identity import find_same
 from spark_jobs.read.files.open_segments import OpenSegments
 from spark_jobs.read.files.scan import (
@@ -43,15 +45,20 @@ from spark_jobs.read.files.scan import (
     SegmentLostError,
     SegmentSlice,
     count_records,
+    find_time,
 )
+from spark_jobs.read.fleet.manifest import ManifestCache
 from spark_jobs.read.look import Look, first_position, take_look
-from spark_jobs.read.offsets import Mark, Position, QueueKey, StreamOffset
+from spark_jobs.read.metrics import measure
+from spark_jobs.read.offsets import Mark, Position, QueueKey, StreamOffset, key_of
 from spark_jobs.read.options import Mode, Origin, ReadOptions
 from spark_jobs.read.plan import gather, make_slice
 from spark_jobs.read.queue import Queue, find_gaps, ranges_of
 from spark_jobs.read.reader import read_partition
 
 _logger = logging.getLogger(__name__)
+
+_MAX_SEEN_SIZES = 64
 
 
 class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -68,18 +75,44 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._look: Look | None = None
         self._target: Look | None = None
         self._is_idle = False
+        # Where the last batch ended, for the metrics.
+        self._reached: Mapping[QueueKey, Position] = {}
         self._losses = _Losses(self._options)
+        self._manifests = ManifestCache()
+        # Final sizes of segments that earlier looks saw, of nodes over HTTP.
+        self._seen_sizes: dict[QueueKey, dict[int, int]] = {}
         self._open_segments = OpenSegments()
         # The queue that was served last by a limited batch.
         self._last_served: QueueKey | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
         look = self._take_look()
+        given: Mapping[QueueKey, Mark] = {}
+        if self._options.start_offsets is not None:
+            given = parse_offsets("startingOffsets", self._options.start_offsets).end
         marks = {
-            key: Mark(first_position(queue, self._options.origin), look.end_of(key).identity)
+            key: given.get(key) or Mark(self._begin(queue), look.end_of(key).identity)
             for key, queue in look.queues.items()
         }
         return StreamOffset(marks, {}).to_json()
+
+    def _begin(self, queue: Queue) -> Position:
+        """Return where a new query begins in a queue that is there already."""
+        if self._options.starts_at_end:
+            return first_position(queue, Origin.LATEST)
+        if self._options.start_ns is not None:
+            return self._find_time(queue, self._options.start_ns)
+        return first_position(queue, self._options.origin)
+
+    def _find_time(self, queue: Queue, start_ns: int) -> Position:
+        """Return the position of the first record of a time, or later; the end if there is none."""
+        origin = Origin.ARCHIVE if self._options.origin is Origin.ARCHIVE else Origin.EARLIEST
+        first, last = first_position(queue, origin), Position(*queue.synced_position())
+        for each in self._slices(queue, first, last):
+            found = find_time(each, start_ns, self._options)
+            if found is not None:
+                return Position(each.constants.segment, found)
+        return last
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 (Spark's name)
         if self._options.max_rows_per_trigger is None:
@@ -92,7 +125,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
         """Report where the queues end: the distance of a batch's end from it is the lag."""
         look = self._look or self._take_look()
-        return StreamOffset({key: look.end_of(key) for key in look.queues}, {}).to_json()
+        latest = StreamOffset({key: look.end_of(key) for key in look.queues}, {}).to_json()
+        return latest | {"metrics": measure(look, self._reached, self._options)}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         if self._is_idle and self._target is None and self._is_look_fresh():
@@ -104,6 +138,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             offset = self._limit(begin, offset, look, limit.max_rows)
         # Spark takes a batch for empty only if the offset is the very same.
         self._is_idle = offset.positions() == begin.positions() and not offset.begin
+        self._reached = offset.positions()
         return start if self._is_idle else offset.to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -138,12 +173,24 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return look is not None and time.monotonic() - look.taken_s < self._options.look_interval_s
 
     def _take_look(self) -> Look:
-        self._look = look = take_look(self._options)
+        self._look = look = take_look(self._options, self._manifests)
+        for text in look.unreachable:
+            self._losses.report_unreachable(text)
         for queue in look.unreadable.values():
             self._losses.report_fault(queue)
-        for queue in look.queues.values():
-            self._open_segments.open(queue, queue.synced_position()[0])
+        for key, queue in look.queues.items():
+            if queue.is_remote:
+                self._remember_sizes(key, queue)
+            else:
+                self._open_segments.open(queue, queue.synced_position()[0])
         return look
+
+    def _remember_sizes(self, key: QueueKey, queue: Queue) -> None:
+        """Note where segments end that are complete: nsqd deletes them, and tells it no more."""
+        last = queue.synced_position()[0]
+        complete = {number: size for number, size in queue.sizes.items() if number < last}
+        before = self._seen_sizes.get(key, {})
+        self._seen_sizes[key] = dict(sorted((before | complete).items())[-_MAX_SEEN_SIZES:])
 
     def _advance(self, start: StreamOffset, look: Look) -> StreamOffset:
         """Go from the end of the last batch to the end of the queues; report what was lost."""
@@ -249,6 +296,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Tell whether a deleted segment is known to have ended where the stream stands."""
         if queue.last_deleted is not None and queue.last_deleted[0] == number:
             return queue.last_deleted[1] == offset
+        if queue.is_remote:
+            return self._seen_sizes.get(key_of(queue), {}).get(number) == offset
         return self._open_segments.find_size(queue, number) == offset
 
 
@@ -271,6 +320,10 @@ class _Losses:
             " and messages may have gone unread",
             "to go on without it",
         )
+
+    def report_unreachable(self, text: str) -> None:
+        """Report a node that does not answer; with failOnDataLoss=false it is waited for."""
+        self._lose(text, "to go on with the other nodes")
 
     def report_other(self, queue: Queue, first: Position) -> None:
         """Report a queue that has the name of one that was read up to a position."""

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from spark_jobs.option_values import parse_bool, parse_count, parse_size, refuse_unknown
-from spark_jobs.write.publisher import PublisherSettings, TlsSettings
+from spark_jobs.option_values import parse_count, parse_size, refuse_unknown
+from spark_jobs.tls import parse_tls
+from spark_jobs.write.publisher import PublisherSettings
 
 SINK_OPTIONS = (
     "addresses",
@@ -24,8 +25,8 @@ SINK_OPTIONS = (
     "authSecret",
     "summaryPath",
 )
-# Spark itself adds these to the options of a stream.
-_SPARKS_OWN = ("path", "checkpointlocation", "queryname")
+# Spark itself adds these to the options of a stream; the last is added by `publish`.
+_SPARKS_OWN = ("path", "checkpointlocation", "queryname", "tally")
 _DEFAULT_PORT = 4150
 
 
@@ -39,6 +40,8 @@ class SinkOptions:
     batch_bytes: int
     max_rate: int | None
     summary_path: str | None
+    # Where tasks tell how much is acknowledged; `publish` alone sets it.
+    tally: str | None = None
 
 
 def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
@@ -56,7 +59,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     publisher = PublisherSettings(
         addresses=tuple(map(_parse_address, addresses)),
         lookupd=lookupd,
-        tls=_parse_tls(given),
+        tls=parse_tls(given),
         auth_secret=given.get("authsecret"),
         window_count=parse_count("window", given.get("window", "4"), maximum=1000),
         retry_count=parse_count("retries", given.get("retries", "5"), minimum=0, maximum=1000),
@@ -69,6 +72,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
         batch_bytes=parse_size("batchBytes", given.get("batchbytes", "1m")),
         max_rate=parse_count("maxRate", given["maxrate"]) if "maxrate" in given else None,
         summary_path=given.get("summarypath"),
+        tally=given.get("tally"),
     )
 
 
@@ -83,14 +87,3 @@ def _parse_address(text: str) -> tuple[str, int]:
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise ValueError(f"option addresses has host:port, not {text!r}")
     return host.strip("[]"), int(port)
-
-
-def _parse_tls(given: Mapping[str, str]) -> TlsSettings | None:
-    if not parse_bool("tls", given.get("tls", "false")):
-        return None
-    return TlsSettings(
-        ca_file=given.get("tlsca"),
-        cert_file=given.get("tlscert"),
-        key_file=given.get("tlskey"),
-        verifies=not parse_bool("tlsInsecure", given.get("tlsinsecure", "false")),
-    )

@@ -21,6 +21,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from spark_jobs.tls import TlsSettings
+
 _MAGIC = b"  V2"
 _SIZE = struct.Struct(">i")
 # The size and the number of messages of an MPUB; the size and the type of a frame.
@@ -40,30 +42,6 @@ _logger = logging.getLogger(__name__)
 
 class PublishError(Exception):
     """Raised when messages cannot be published: nsqd refuses them, or none can be reached."""
-
-
-@dataclass(frozen=True, slots=True)
-class TlsSettings:
-    """Settings of a TLS connection; paths of PEM files."""
-
-    ca_file: str | None = None
-    cert_file: str | None = None
-    key_file: str | None = None
-    verifies: bool = True
-
-    def context(self) -> ssl.SSLContext:
-        """Make the context for Python's ssl.
-
-        Raises:
-            OSError: a file cannot be read, or is no PEM file.
-        """
-        context = ssl.create_default_context(cafile=self.ca_file)
-        if not self.verifies:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        if self.cert_file:
-            context.load_cert_chain(self.cert_file, self.key_file)
-        return context
 
 
 @dataclass(frozen=True, slots=True)

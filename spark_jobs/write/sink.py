@@ -19,7 +19,9 @@ number; null or 0 is now). Other columns are ignored. Options:
     summaryPath     file on the driver that gets the counts as JSON
 
 Delivery is at least once: when a connection breaks, or Spark runs a task again, messages that had
-arrived are published twice. `publish` does the same as `save` and returns the counts.
+arrived are published twice. `publish` does the same as `save` and returns the counts, also of what
+went out in tasks that Spark ran again. With spark.speculation a slow task is run twice at a time,
+and both publish: leave it off for writes.
 """
 
 import json
@@ -33,7 +35,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from py4j.protocol import Py4JJavaError
 from pyspark import TaskContext
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -61,6 +65,7 @@ from spark_jobs.write.publisher import (
     encode_mpub,
     find_addresses,
 )
+from spark_jobs.write.tally import Tally, TallyClient
 
 _PREFIX_BYTES = 4
 _MAX_DEFER_MS = 2**31 - 1
@@ -76,21 +81,39 @@ class Published(WriterCommitMessage):
     # Messages sent more than once because of broken connections; some may have arrived twice.
     resent_count: int = 0
     by_topic: Mapping[str, int] = field(default_factory=dict)
+    # Messages that tasks had published which failed, or ran twice; they are out as well. Known to
+    # `publish` only.
+    repeated_count: int = 0
+    # The attempts of tasks that made these counts.
+    attempts: tuple[str, ...] = field(default=(), repr=False)
 
 
 def publish(frame: DataFrame, **options: str) -> Published:
     """Publish a frame and return the counts; the options are those of the sink.
 
     Raises:
-        PySparkException: a task failed; messages published until then stay published.
+        PySparkException: a task failed; messages published until then stay published, and their
+            number is logged.
     """
-    with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / "published.json"
-        frame.write.format("nsq").mode("append").options(
-            **options | {"summaryPath": str(path)}
-        ).save()
-        summary = json.loads(path.read_text())
-    return Published(summary["messages"], summary["resent"], summary["topics"])
+    tally = Tally(frame.sparkSession.sparkContext.getConf().get("spark.driver.host") or "localhost")
+    try:
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory) / "published.json"
+            try:
+                frame.write.format("nsq").mode("append").options(
+                    **options | {"summaryPath": str(path), "tally": tally.address}
+                ).save()
+            except (PySparkException, Py4JJavaError):
+                count = sum(tally.counts().values())
+                if count:
+                    _logger.warning("publishing failed; published by then messages=%d", count)
+                raise
+            summary = json.loads(path.read_text())
+        done = set(summary["attempts"])
+        repeated = sum(n for attempt, n in tally.counts().items() if attempt not in done)
+    finally:
+        tally.close()
+    return Published(summary["messages"], summary["resent"], summary["topics"], repeated)
 
 
 def check_sink_schema(schema: StructType, options: SinkOptions) -> None:
@@ -128,7 +151,7 @@ class NsqWriter(DataSourceArrowWriter):
         return publish_batches(iterator, self._options)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        _write_summary(_total(messages), self._options.summary_path)
+        _write_summary(_total(messages), self._options)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         total = _total(messages)
@@ -145,7 +168,7 @@ class NsqStreamWriter(DataSourceStreamArrowWriter):
         return publish_batches(iterator, self._options)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        _write_summary(_total(messages), self._options.summary_path)
+        _write_summary(_total(messages), self._options)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         total = _total(messages)
@@ -155,25 +178,29 @@ class NsqStreamWriter(DataSourceStreamArrowWriter):
 def _total(messages: list[WriterCommitMessage | None]) -> Published:
     by_topic: dict[str, int] = {}
     message_count = resent_count = 0
+    attempts: list[str] = []
     for each in messages:
         if not isinstance(each, Published):
             continue  # a task that failed
         message_count += each.message_count
         resent_count += each.resent_count
+        attempts += each.attempts
         for topic, count in each.by_topic.items():
             by_topic[topic] = by_topic.get(topic, 0) + count
-    return Published(message_count, resent_count, by_topic)
+    return Published(message_count, resent_count, by_topic, attempts=tuple(attempts))
 
 
-def _write_summary(total: Published, path: str | None) -> None:
+def _write_summary(total: Published, options: SinkOptions) -> None:
     _logger.info("published messages=%d resent=%d", total.message_count, total.resent_count)
-    if path is not None:
-        summary = {
+    if options.summary_path is not None:
+        summary: dict[str, object] = {
             "messages": total.message_count,
             "resent": total.resent_count,
             "topics": dict(total.by_topic),
         }
-        Path(path).write_text(json.dumps(summary))
+        if options.tally is not None:
+            summary["attempts"] = total.attempts
+        Path(options.summary_path).write_text(json.dumps(summary))
 
 
 def publish_batches(batches: Iterator[pa.RecordBatch], options: SinkOptions) -> Published:
@@ -183,6 +210,8 @@ def publish_batches(batches: Iterator[pa.RecordBatch], options: SinkOptions) -> 
         PublishError: nsqd refuses a message or cannot be reached, or a row cannot be published.
     """
     publisher: Publisher | None = None
+    tally: TallyClient | None = None
+    attempt = _attempt_id()
     pace = _Pace(options.max_rate)
     by_topic: dict[str, int] = {}
     try:
@@ -190,17 +219,33 @@ def publish_batches(batches: Iterator[pa.RecordBatch], options: SinkOptions) -> 
             for topic, command in commands_of(batch, options):
                 if publisher is None:
                     publisher = _open(options, topic)
+                    tally = TallyClient(options.tally, attempt) if options.tally else None
                 pace.wait(command.message_count)
                 publisher.publish(command)
                 by_topic[topic] = by_topic.get(topic, 0) + command.message_count
+                if tally is not None:
+                    tally.tell(publisher.published_count)
         if publisher is None:
             return Published()
         publisher.flush()
         assert publisher.published_count == sum(by_topic.values())
-        return Published(publisher.published_count, publisher.resent_count, by_topic)
+        return Published(
+            publisher.published_count,
+            publisher.resent_count,
+            by_topic,
+            attempts=(attempt,) if attempt else (),
+        )
     finally:
         if publisher is not None:
             publisher.close()
+            if tally is not None:
+                tally.tell(publisher.published_count)
+                tally.close()
+
+
+def _attempt_id() -> str:
+    context = TaskContext.get()
+    return str(context.taskAttemptId()) if context else ""
 
 
 def _open(options: SinkOptions, topic: str) -> Publisher:

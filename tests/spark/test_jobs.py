@@ -135,9 +135,25 @@ class TestSql:
             "error: not a schema: 'a b c'",
         ),
         (["replay", "{data}", "--topic", "orders"], "say where to publish"),
+        (
+            ["replay", "{data}", "--topic", "orders", "--dry-run"],
+            "topic orders has 2 queues (its own queue, billing)",
+        ),
+        (["replay", "{data}", "--to", "a b", "--dry-run"], "not the name of a topic: 'a b'"),
+        (["replay", "{data}", "--addresses", "h:0"], "option addresses has host:port, not 'h:0'"),
+        (["count", "{data}", "--master", "lokal"], "--master is local[2], spark://host:7077"),
+        (["count"], "say what to read: DATA_DIR, --lookupd HOST:PORT or --nsqd HOST:PORT"),
+        (["queues", "{data}", "--nsqd", "h:1"], "say what to read"),
+        (["count", "--nsqd", "h:x"], "option nsqd has host:port, with commas, not 'h:x'"),
         (["report", "{data}", "--output", "/dev/null/x"], "error: cannot write to /dev/null/x: "),
-        (["replay", "{data}", "--dry-run", "--where", "nope = 1"], "error: --where: [UNRESOLVED_"),
-        (["replay", "{data}", "--dry-run", "--where", "a >"], "error: --where: [PARSE_SYNTAX_"),
+        (
+            ["replay", "{data}", "--dry-run", "--distinct", "--where", "nope = 1"],
+            "error: --where: [UNRESOLVED_",
+        ),
+        (
+            ["replay", "{data}", "--dry-run", "--distinct", "--where", "a >"],
+            "error: --where: [PARSE_SYNTAX_",
+        ),
         (["replay", "{data}", "--dry-run", "--sample", "2"], "--sample is more than 0 and at most"),
     ],
 )
@@ -169,7 +185,7 @@ class TestExport:
 
         frame = spark.read.parquet(str(output))
         found = Counter((row.topic, row.id, bytes(row.body)) for row in frame.collect())
-        assert "skipping 1 damaged place" in capsys.readouterr().err
+        assert "1 damaged place skipped" in capsys.readouterr().err
         assert found == Counter((row.topic, row.message_id, row.body) for row in read_plainly(data))
         assert sorted(path.name for path in (output / "topic=orders").glob("date=*")) == [
             "date=2025-10-09",
@@ -221,7 +237,16 @@ class TestReplay:
     def test_a_dry_run_publishes_nothing(
         self, data: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        arguments = ["replay", str(data), "--topic", "orders", "--json", "--dry-run"]
+        arguments = [
+            "replay",
+            str(data),
+            "--topic",
+            "orders",
+            "--channel",
+            "",
+            "--json",
+            "--dry-run",
+        ]
 
         assert main([*arguments, "--where", "json.amount > 100", "--to", "again"]) == 0
 

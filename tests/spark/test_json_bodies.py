@@ -8,8 +8,8 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.jobs.json_bodies import (
     describe_fields,
+    holds_all,
     infer_schema,
-    json_columns,
     parse_schema,
     with_json,
 )
@@ -52,8 +52,8 @@ def test_a_body_that_is_no_object_is_null(spark: SparkSession) -> None:
     frame = spark.createDataFrame([(each.encode(),) for each in BODIES], "body binary").coalesce(1)
 
     inferred = infer_schema(frame, 100)
-    json_column, is_whole = json_columns(frame, schema=None, sample_rows=100)
-    found = frame.select(json_column.alias("json"), is_whole.alias("is_whole")).collect()
+    parsed = with_json(frame, schema=None, sample_rows=100)
+    found = parsed.withColumn("is_whole", holds_all(parsed)).collect()
 
     assert inferred.simpleString() == "struct<a:double,b:struct<c:string>,tags:array<string>>"
     assert [row.json.a for row in found[:4]] == [1, 2.5, None, 4]
@@ -62,21 +62,29 @@ def test_a_body_that_is_no_object_is_null(spark: SparkSession) -> None:
 
 
 def test_values_that_do_not_fit_are_null_and_told(spark: SparkSession) -> None:
-    bodies = ['{"a": 1, "b": "x"}', '{"a": "no number", "b": "y"}', '{"c": 1}', '{"a": "no"}']
+    bodies = [
+        '{"a": 1, "b": "x"}',
+        '{"a": "no number", "b": "y"}',
+        '{"c": 1}',
+        '{"a": "no"}',
+        '{"a": 1, "b": "x", "new": 5}',
+        '{"a": 12345678901234567890}',
+        '{"a": 1, "a": 1}',
+        '{"b": "x", "a": null}',
+    ]
     frame = spark.createDataFrame([(each.encode(),) for each in bodies], "body binary").coalesce(1)
     schema = "a int, b string"
 
-    json_column, is_whole = json_columns(frame, schema=schema, sample_rows=1)
-    found = frame.select(json_column.alias("json"), is_whole.alias("is_whole")).collect()
+    parsed = with_json(frame, schema=schema, sample_rows=1)
+    found = parsed.withColumn("is_whole", holds_all(parsed)).collect()
 
-    assert [row.json and tuple(row.json) for row in found] == [
+    assert [row.json and tuple(row.json) for row in found[:4]] == [
         (1, "x"),
         (None, "y"),
         (None, None),
         None,
     ]
-    assert [row.is_whole for row in found] == [True, False, True, False]
-    assert with_json(frame, schema=schema, sample_rows=1).select("json.b").collect()[1].b == "y"
+    assert [row.is_whole for row in found] == [True, *[False] * 6, True]
 
 
 def test_without_objects_the_column_is_null(spark: SparkSession) -> None:

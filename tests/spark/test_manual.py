@@ -82,8 +82,9 @@ def test_every_command_runs(
         assert command[0] == "nsqd-spark"
         assert main(command[1:]) == 0, (command, capsys.readouterr().err)
 
-    assert {command[1] for command in commands} == {"report", "sql", "export", "replay", "bundle"}
-    assert "orders.replay: 38 messages" in capsys.readouterr().err
+    jobs = {"report", "sql", "export", "replay", "queues", "count", "bundle"}
+    assert {command[1] for command in commands} == jobs
+    assert "orders.replay: 19 messages" in capsys.readouterr().err
     assert spark.read.parquet(f"{places['/lake/']}nsq").where("topic = 'orders'").count() == 60
 
 

@@ -14,12 +14,12 @@ from email.message import Message as Headers
 
 import pytest
 
+from spark_jobs.tls import TlsSettings
 from spark_jobs.write import publisher
 from spark_jobs.write.publisher import (
     Publisher,
     PublishError,
     PublisherSettings,
-    TlsSettings,
     encode_dpub,
     encode_mpub,
     find_addresses,

@@ -244,6 +244,9 @@ def test_an_empty_directory_and_no_match_are_no_rows(spark: SparkSession, tmp_pa
     assert load(spark, tmp_path).count() == 0
     write_queue(tmp_path, "t", [messages(0, 2)])
     assert load(spark, tmp_path, topic="x*").count() == 0
+    assert load(spark, tmp_path, topic="x", allowMissing="true").count() == 0
+    with pytest.raises(Exception, match=r"no queue in .* matches topic=x; there are: t"):
+        load(spark, tmp_path, topic="x").count()
 
 
 def test_corrupt_records_are_a_table(spark: SparkSession, mixed: Path) -> None:

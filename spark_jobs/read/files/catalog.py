@@ -13,6 +13,7 @@ nsqd appends, rolls and deletes meanwhile. No lock is taken, so the order of loo
 import logging
 import os
 import re
+import struct
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -32,6 +33,8 @@ _NODE_FILE = "nsqd.node"
 _GENERATION_ENDING = ".diskqueue.generation"
 _IDENTITY = re.compile(rb"[0-9a-f]{32}")
 _MAX_METADATA_BYTES = 4096
+# The size and the time of a record.
+_FIRST_TIME = struct.Struct(">iq")
 # A remote store answers in tens of milliseconds, and there may be thousands of queues.
 _REMOTE_THREADS = 16
 # Of the column segment, and of go-diskqueue.
@@ -48,19 +51,32 @@ def find_queues(options: ReadOptions) -> list[Queue]:
         FileNotFoundError: a directory does not exist.
         OSError: a file or directory cannot be read.
     """
-    data_paths = list(dict.fromkeys(_expand_all(options.paths)))
-    nodes = [options.node] * len(data_paths) if options.node else node_names(data_paths)
     queues: list[Queue] = []
-    for node, data_path in zip(nodes, data_paths, strict=True):
-        directory = Directory(data_path)
-        if not directory.exists():
-            raise FileNotFoundError(f"no such data directory: {data_path}")
+    for node, directory in find_directories(options):
         if options.origin is Origin.ARCHIVE:
             directory = Directory(directory.path_of(ARCHIVE_DIRECTORY))
             if not directory.exists():
                 continue
         queues += _Listing(directory, node, options).queues()
     return queues
+
+
+def find_directories(options: ReadOptions) -> list[tuple[str, Directory]]:
+    """Find the data directories that the paths stand for, each with the name of its node.
+
+    Raises:
+        FileNotFoundError: a directory does not exist.
+        OSError: a directory cannot be read.
+    """
+    data_paths = list(dict.fromkeys(_expand_all(options.paths)))
+    nodes = [options.node] * len(data_paths) if options.node else node_names(data_paths)
+    found = []
+    for node, data_path in zip(nodes, data_paths, strict=True):
+        directory = Directory(data_path)
+        if not directory.exists():
+            raise FileNotFoundError(f"no such data directory: {data_path}")
+        found.append((node, directory))
+    return found
 
 
 def _expand_all(paths: Iterable[str]) -> Iterator[str]:
@@ -120,6 +136,8 @@ class _Listing:
         self._read_metadata(queues)
         self._read_finished(self._read_sizes(queues))
         self._read_identities(queues)
+        if self._options.origin is Origin.ARCHIVE and self._options.has_times:
+            self._read_first_times(queues)
         holed = [queue for queue in queues if queue.missing_segments()]
         before = [queue.metadata for queue in holed]
         self._read_metadata(holed)
@@ -135,6 +153,18 @@ class _Listing:
             queue.node_id = node_id
             if queue.name in self._with_generation:
                 queue.generation = read_generation(self._directory, queue.name)
+
+    def _read_first_times(self, queues: list[Queue]) -> None:
+        """Add the time of each segment's first record, so that others are left out unread."""
+
+        def read(queue: Queue, number: int) -> None:
+            start = self._directory.read_start(queue.file_name(number), _FIRST_TIME.size)
+            if start is not None and len(start) == _FIRST_TIME.size:
+                queue.first_ns[number] = _FIRST_TIME.unpack(start)[1]
+
+        places = [(queue, number) for queue in queues for number in queue.sizes]
+        with ThreadPoolExecutor(_REMOTE_THREADS) as pool:
+            list(pool.map(lambda place: read(*place), places))
 
     def _read_finished(self, queues: list[Queue]) -> None:
         """Add the finished records of queues that have a sidecar file."""

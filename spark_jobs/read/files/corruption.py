@@ -19,7 +19,7 @@ CORRUPTION_SCHEMA = StructType(
         StructField("segment", LongType(), True),
         StructField("offset", LongType(), True),
         StructField("bytes", LongType(), True),
-        # torn, damaged, lost (in a .bad file); missing, short, unsynced, metadata
+        # torn, damaged, lost (in a .bad file); missing, short, unsynced, metadata, unreachable
         StructField("kind", StringType(), False),
         StructField("reason", StringType(), False),
         StructField("path", StringType(), False),
@@ -88,6 +88,11 @@ def problem_row(queue: Queue, problem: Problem) -> CorruptionRow:
         problem.reason,
         f"{queue.directory}/{problem.file_name}",
     )
+
+
+def unreachable_row(url: str, reason: str) -> CorruptionRow:
+    """Return the row of a node that could not be asked."""
+    return url.partition("://")[2], "", None, None, None, None, "unreachable", reason, url
 
 
 def _corruption_row(found: Corruption) -> CorruptionRow:

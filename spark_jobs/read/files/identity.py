@@ -66,6 +66,19 @@ def find_same(queue: Queue, identity: str) -> bool | None:
     return True if True in answers else None
 
 
+def identity_of(generation: str | None) -> str:
+    """Return the identity of a queue of which only the generation is known."""
+    return UNKNOWN if generation is None else _GENERATION + generation
+
+
+def find_generation(identity: str) -> str | None:
+    """Return the generation that is part of an identity, if it is."""
+    for part in identity.split():
+        if part.startswith(_GENERATION):
+            return part.removeprefix(_GENERATION)
+    return None
+
+
 def _find_same_part(queue: Queue, part: str) -> bool | None:
     if part.startswith(_GENERATION):
         return queue.generation is not None and _GENERATION + queue.generation == part

@@ -187,6 +187,7 @@ _TIME_OFFSET = PREFIX_BYTES
 _ATTEMPTS_OFFSET = _TIME_OFFSET + 8
 _ID_OFFSET = _ATTEMPTS_OFFSET + 2
 _BODY_OFFSET = PREFIX_BYTES + HEADER_BYTES
+DEFERRED = "deferred"
 # Behind every body; without a stop, Arrow's binary_slice loses bytes.
 _NO_STOP = 2**31 - 1
 
@@ -223,6 +224,9 @@ class Records:
         self._base = base
         # Indexes of the records that are not dropped; None for all.
         self._kept: npt.NDArray[np.intp] | None = None
+        # Of all records: when they are due, 0 for none; and which are deferred.
+        self._due_ns: Offsets | None = None
+        self._is_deferred: npt.NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
         return len(self._offsets if self._kept is None else self._kept)
@@ -233,11 +237,26 @@ class Records:
             return int(self._file_offsets[index])
         return int(self._offsets[index]) + self._base
 
+    def first_kept_offset(self) -> int:
+        """Return the offset in the file of the first record that is not dropped."""
+        return int(self._offsets_in_file()[0])
+
     def file_offsets_past(self, target: int, step: int) -> list[int]:
         """Return the first record at or behind target, target + step, ...: places to cut."""
         offsets = self._offsets + self._base
         targets = np.arange(target, offsets[-1] + 1, step)
         return [int(offsets[index]) for index in np.searchsorted(offsets, targets)]
+
+    def set_due(self, due_ns: Offsets, *, is_deferred: npt.NDArray[np.bool_] | None = None) -> None:
+        """Add the time when each record is due; before any is dropped."""
+        assert self._kept is None
+        assert len(due_ns) == len(self._offsets)
+        self._due_ns = due_ns
+        self._is_deferred = is_deferred
+
+    def ids(self) -> npt.NDArray[Any]:
+        """Return the ids, 16 bytes each."""
+        return self._gather(np.dtype(("V", ID_BYTES)), _ID_OFFSET)
 
     def keep_between(self, since_ns: int | None, until_ns: int | None) -> None:
         """Drop the records before `since_ns`, and those at `until_ns` or later."""
@@ -285,10 +304,37 @@ class Records:
                 lengths = self._gather(np.dtype(np.int32), 0).byteswap(inplace=True)
                 return pa.array(lengths - np.int32(HEADER_BYTES))
             case "id":
-                return _id_array(self._gather(np.dtype(("V", ID_BYTES)), _ID_OFFSET))
-            case _:
-                assert name == "body"
+                return _id_array(self.ids())
+            case "body":
                 return self._body_array()
+            case _:
+                return self._fate_column(name, arrow_type, constants)
+
+    def _fate_column(self, name: str, arrow_type: pa.DataType, constants: Constants) -> pa.Array:
+        """Build a column that no record has: where a message is, and until when."""
+        match name:
+            case "state":
+                return self._state_array(constants.state)
+            case "due":
+                return self._due_array(arrow_type)
+            case _:
+                assert name == "damage"
+                return pa.nulls(len(self), arrow_type)
+
+    def _state_array(self, state: str | None) -> pa.Array:
+        if self._is_deferred is None:
+            return pa.repeat(pa.scalar(state, pa.string()), len(self))
+        deferred = self._only_kept(self._is_deferred)
+        return pc.if_else(pa.array(deferred), DEFERRED, state)
+
+    def _due_array(self, arrow_type: pa.DataType) -> pa.Array:
+        if self._due_ns is None:
+            return pa.nulls(len(self), arrow_type)
+        due_ns = self._only_kept(self._due_ns)
+        return pa.array(due_ns // 1000, pa.int64(), mask=due_ns == 0).cast(arrow_type)
+
+    def _only_kept(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return values if self._kept is None else values[self._kept]
 
     def _offsets_in_file(self) -> Offsets:
         offsets = self._file_offsets
@@ -323,6 +369,25 @@ class Records:
         if self._kept is not None:
             records = records.take(pa.array(self._kept))
         return pc.binary_slice(records, _BODY_OFFSET, stop=_NO_STOP)
+
+
+def damage_batch(schema: pa.Schema, constants: Constants, offset: int, text: str) -> pa.RecordBatch:
+    """Return a row that stands for a place without messages: its text is in the column damage."""
+    values = {
+        "node": constants.node,
+        "topic": constants.topic,
+        "channel": constants.channel,
+        "segment": constants.segment,
+        "offset": offset,
+        "is_bad": constants.is_bad,
+        "id": "",
+        "body": b"",
+        "state": None,
+        "due": None,
+        "damage": text,
+    }
+    arrays = [pa.array([values.get(field.name, 0)], field.type) for field in schema]
+    return pa.record_batch(arrays, schema=schema)
 
 
 def _id_array(ids: npt.NDArray[np.void]) -> pa.Array:

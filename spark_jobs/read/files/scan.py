@@ -1,8 +1,9 @@
 """Slices of segments, read on an executor.
 
-A slice is coordinates. The file is read in windows of a few MiB into one buffer that is used again
-and again, so a task's memory does not depend on the size of its segments (a map of the file would
-count as memory, and kill the process if the file were cut short). Each window becomes one batch.
+A slice is coordinates: of a file in a directory, or of one that a node serves. It is read in
+windows of a few MiB into one buffer that is used again and again, so a task's memory does not
+depend on the size of its segments (a map of the file would count as memory, and kill the process if
+the file were cut short). Each window becomes one batch.
 """
 
 import logging
@@ -16,11 +17,14 @@ from pyspark.sql.datasource import InputPartition
 
 from diskqueue.salvage import find_spans
 from diskqueue.segment import PREFIX, PREFIX_BYTES, Damage, RecordLimits, find_damage
-from spark_jobs.read.columns import Constants
+from spark_jobs.read.columns import DAMAGE_COLUMN, Constants
 from spark_jobs.read.files.directory import Directory
-from spark_jobs.read.files.identity import is_still
-from spark_jobs.read.files.records import Offsets, Records, find_records
-from spark_jobs.read.options import Mode, ReadOptions
+from spark_jobs.read.files.due import DueTimes
+from spark_jobs.read.files.identity import find_generation, is_still
+from spark_jobs.read.files.records import Offsets, Records, damage_batch, find_records
+from spark_jobs.read.fleet.client import NodeError, RefusedError
+from spark_jobs.read.fleet.remote_file import RemoteFile, read_whole
+from spark_jobs.read.options import Mode, Origin, ReadOptions
 
 # Small enough for the cache of the CPU; 1 to 16 MiB are equally fast, 64 is not.
 WINDOW_BYTES = 4 * 1024 * 1024
@@ -51,6 +55,19 @@ class SegmentSlice:
     finished: bytes = b""
     # Which queue it must be, for streams: one with the same name may have taken its place.
     identity: str = ""
+    # Of a snapshot: the lease under which to read, and the file with the due times.
+    lease: str = ""
+    due: DueTimes | None = None
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether a running nsqd serves the file."""
+        return self.directory.startswith(("http://", "https://"))
+
+    @property
+    def path(self) -> str:
+        """The name of the file for messages to people."""
+        return f"{self.directory.rstrip('/')}/{self.file_name}"
 
     @property
     def queue_name(self) -> str:
@@ -70,11 +87,23 @@ class MessagePartition(InputPartition):
         return read_batches(self.slices, schema, options)
 
 
+@dataclass(frozen=True)
+class DamagePartition(InputPartition):
+    """Places that planning found to be unreadable, as rows among the messages."""
+
+    places: tuple[tuple[Constants, str], ...]
+
+    def read(self, schema: pa.Schema, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+        """Make a row of each place."""
+        for constants, text in self.places:
+            yield damage_batch(schema, constants, 0, text)
+
+
 @dataclass(frozen=True, slots=True)
 class Corruption:
     """Bytes of a segment that are no record."""
 
-    kind: str  # "torn", "damaged" or "lost" (in a `.bad` file)
+    kind: str  # "torn", "damaged", "lost" (in a `.bad` file) or "unreachable" (its node)
     slice: SegmentSlice
     offset: int
     byte_count: int
@@ -92,11 +121,16 @@ def read_batches(
         OSError: a file cannot be read.
     """
     is_bounded = options.since_ns is not None or options.until_ns is not None
-    for found, each in _scan(slices, options):
+    needs_due = "due" in schema.names or "state" in schema.names
+    for found, each in _scan(slices, options, needs_due=needs_due):
         if isinstance(found, Corruption):
             if options.mode is Mode.FAILFAST:
                 raise DamagedSegmentError(_describe(found))
-            _logger.warning("damage skipped %s", _describe(found))
+            if DAMAGE_COLUMN in schema.names:
+                text = f"{found.kind}: {_describe(found)}"
+                yield damage_batch(schema, each.constants, found.offset, text)
+            else:
+                _logger.warning("damage skipped %s", _describe(found))
             continue
         if each.finished:
             found.drop_within(np.frombuffer(each.finished, np.int64))
@@ -141,6 +175,21 @@ def count_records(
     return count, None
 
 
+def find_time(each: SegmentSlice, time_ns: int, options: ReadOptions) -> int | None:
+    """Return the offset of the first record of a slice that is not older than a time.
+
+    Raises:
+        SegmentLostError: the segment was consumed meanwhile.
+        OSError: the file cannot be read.
+    """
+    for found, _ in _scan((each,), options):
+        if not isinstance(found, Corruption):
+            found.keep_between(time_ns, None)
+            if len(found):
+                return found.first_kept_offset()
+    return None
+
+
 def find_splits(
     each: SegmentSlice, split_bytes: int, options: ReadOptions
 ) -> Iterator[SegmentSlice]:
@@ -162,42 +211,81 @@ def find_splits(
 
 
 def _scan(
-    slices: tuple[SegmentSlice, ...], options: ReadOptions
+    slices: tuple[SegmentSlice, ...], options: ReadOptions, *, needs_due: bool = False
 ) -> Iterator[tuple[Records | Corruption, SegmentSlice]]:
     buffer = bytearray(WINDOW_BYTES)
     for each in slices:
-        directory = Directory(each.directory)
         try:
-            if each.constants.is_bad:
-                data = directory.read_whole(each.file_name)
-                for found in _salvage(each, data, options.limits):
-                    yield found, each
-                continue
-            file = directory.open_file(each.file_name)
+            if each.is_remote:
+                found = _scan_remote(each, buffer, options, needs_due=needs_due)
+            else:
+                found = _scan_local(each, buffer, options)
+            for one in found:
+                yield one, each
         except FileNotFoundError:
-            _report_lost(each, fails=options.fails_on_data_loss)
-            continue
-        with file:
-            if each.identity and not is_still(directory, each.queue_name, each.identity):
-                _report_lost(each, fails=options.fails_on_data_loss)
-                continue
-            for found in _Walk(each, file, buffer, options.limits).records():
-                yield found, each
+            _report_lost(each, _CONSUMED, fails=options.fails_on_data_loss)
+        except RefusedError as error:
+            if error.status not in (404, 412):
+                raise
+            _report_lost(each, f"cannot be read ({error})", fails=options.fails_on_data_loss)
+        except NodeError as error:
+            if options.fails_on_data_loss:
+                raise
+            size = each.end - each.start
+            yield Corruption("unreachable", each, each.start, size, str(error)), each
 
 
-def _report_lost(each: SegmentSlice, *, fails: bool) -> None:
-    path = Directory(each.directory).path_of(each.file_name)
+def _scan_local(
+    each: SegmentSlice, buffer: bytearray, options: ReadOptions
+) -> Iterator[Records | Corruption]:
+    directory = Directory(each.directory)
+    if each.constants.is_bad:
+        yield from _salvage(each, directory.read_whole(each.file_name), options.limits)
+        return
+    with directory.open_file(each.file_name) as file:
+        if each.identity and not is_still(directory, each.queue_name, each.identity):
+            _report_lost(each, _CONSUMED, fails=options.fails_on_data_loss)
+            return
+        yield from _Walk(each, file, buffer, options.limits).records()
+
+
+def _scan_remote(
+    each: SegmentSlice, buffer: bytearray, options: ReadOptions, *, needs_due: bool
+) -> Iterator[Records | Corruption]:
+    fleet = options.fleet
+    assert fleet is not None
+    if each.lease:
+        query = {"id": each.lease}
+    else:
+        origin = "archive" if options.origin is Origin.ARCHIVE else "queue"
+        query = {"from": origin, "generation": find_generation(each.identity) or ""}
+    due = None
+    if needs_due and each.due is not None:
+        times = read_whole(each.directory, each.due.file_name, query, each.due.byte_count, fleet)
+        due = each.due.parse(times)
+    with RemoteFile(each.directory, each.file_name, query, each.end, fleet) as file:
+        for found in _Walk(each, file, buffer, options.limits).records():
+            if due is not None and isinstance(found, Records):
+                due.add_to(found)
+            yield found
+
+
+_CONSUMED = (
+    "was consumed, deleted with its topic, or set aside as damaged, after this job was planned;"
+    " read a copy of the directory"
+)
+
+
+def _report_lost(each: SegmentSlice, reason: str, *, fails: bool) -> None:
     if fails:
         raise SegmentLostError(
-            f"segment {path} was consumed, deleted with its topic, or set aside as damaged, after"
-            " this job was planned; read a copy of the directory, or set failOnDataLoss=false to go"
-            " on without it"
+            f"segment {each.path} {reason}, or set failOnDataLoss=false to go on without it"
         )
-    _logger.warning("segment consumed meanwhile, skipped path=%s", path)
+    _logger.warning("segment gone, skipped path=%s %s", each.path, reason)
 
 
 def _describe(found: Corruption) -> str:
-    path = Directory(found.slice.directory).path_of(found.slice.file_name)
+    path = found.slice.path
     return f"{path} at offset {found.offset}: {found.reason} ({found.byte_count} bytes not read)"
 
 
@@ -205,7 +293,11 @@ class _Walk:
     """A walk through the records of one slice."""
 
     def __init__(
-        self, each: SegmentSlice, file: pa.NativeFile, buffer: bytearray, limits: RecordLimits
+        self,
+        each: SegmentSlice,
+        file: pa.NativeFile | RemoteFile,
+        buffer: bytearray,
+        limits: RecordLimits,
     ) -> None:
         self._slice = each
         self._file = file

@@ -20,7 +20,13 @@ def test_the_arrow_schema_has_the_columns_of_sparks_schema() -> None:
 
 
 def test_some_columns_are_only_there_when_asked_for() -> None:
-    assert set(ALL_COLUMNS) - set(MESSAGE_COLUMNS) == {"size", "is_bad"}
+    assert set(ALL_COLUMNS) - set(MESSAGE_COLUMNS) == {
+        "size",
+        "is_bad",
+        "state",
+        "due",
+        "damage",
+    }
 
 
 @pytest.mark.parametrize(

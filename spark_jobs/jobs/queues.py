@@ -1,0 +1,198 @@
+"""List nodes and queues: messages by place, bytes, offsets, history. No Spark is started.
+
+    nsqd-spark queues --lookupd 127.0.0.1:4161
+    nsqd-spark queues /var/lib/nsqd --json
+
+The figures are those that nsqd keeps; `count` reads the messages and counts them. In a directory
+only what is on disk can be seen. With --json also the offsets, as the options startingOffsets and
+endingOffsets take them.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from spark_jobs.jobs.job import (
+    add_place_arguments,
+    format_bytes,
+    parse_arguments,
+    place_options,
+    plural,
+    run_job,
+)
+from spark_jobs.jobs.sql import format_table
+from spark_jobs.read.files.identity import find_identity
+from spark_jobs.read.fleet.client import NodeError, RefusedError
+from spark_jobs.read.fleet.lookup import find_nodes
+from spark_jobs.read.fleet.manifest import Manifest, ManifestCache
+from spark_jobs.read.inventory import take_inventory
+from spark_jobs.read.look import first_time_ns
+from spark_jobs.read.offsets import Mark, Position, StreamOffset, key_of
+from spark_jobs.read.options import Origin, ReadOptions, parse_read_options
+from spark_jobs.read.queue import Queue
+from spark_jobs.session import JobError
+
+_COLUMNS = (
+    *("node", "topic", "channel", "messages", "memory", "in_flight", "deferred", "disk"),
+    *("memory_share", "bytes", "oldest", "read", "write", "kept", "kept_bytes", "kept_since"),
+)
+_PLACES = ("memory", "in_flight", "deferred", "disk")
+_UNSEEN = "not seen"
+
+_Row = dict[str, Any]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of this command."""
+    add_place_arguments(parser)
+    parser.add_argument("--topic", metavar="NAMES", help="topics: names or patterns, with commas")
+    parser.add_argument("--channel", metavar="NAMES", help="channels, likewise")
+    parser.add_argument("--json", action="store_true", help="print JSON, with the offsets")
+
+
+def run(args: argparse.Namespace) -> None:
+    """List the queues.
+
+    Raises:
+        JobError: the arguments are wrong, or a node does not answer.
+    """
+    given = place_options(args)
+    for name in ("topic", "channel"):
+        if getattr(args, name) is not None:
+            given[name] = getattr(args, name)
+    failures: list[str] = []
+    try:
+        if args.data_dir:
+            options = parse_read_options(given | {"path": "x"})
+            queues, kept = _look_at_directories(replace(options, paths=tuple(args.data_dir)))
+        else:
+            options = parse_read_options(given)
+            queues, kept, failures = _ask_nodes(options)
+    except (ValueError, OSError, NodeError) as error:
+        raise JobError(str(error)) from error
+    rows = make_rows(queues, kept)
+    if args.json:
+        print(json.dumps({"queues": rows, "offsets": offsets_of(queues), "unreachable": failures}))
+    else:
+        _show(rows)
+    if failures:
+        raise JobError("; ".join(failures))
+
+
+def _look_at_directories(options: ReadOptions) -> tuple[list[Queue], list[Queue]]:
+    found = take_inventory(options)
+    for text in found.unseen:
+        print(f"warning: {text}", file=sys.stderr)
+    kept = take_inventory(replace(options, origin=Origin.ARCHIVE, allows_missing=True))
+    return found.queues, kept.queues
+
+
+def _ask_nodes(options: ReadOptions) -> tuple[list[Queue], list[Queue], list[str]]:
+    fleet = options.fleet
+    assert fleet is not None
+    urls = find_nodes(fleet)
+    cache = ManifestCache()
+    found: dict[str, list[Queue]] = {"queue": [], "archive": []}
+    failures: dict[str, str] = {}
+    for origin, queues in found.items():
+        for url, answer in cache.fetch_all(urls, origin, fleet).items():
+            if isinstance(answer, Manifest):
+                queues += answer.queues(url.partition("://")[2])
+            elif not (isinstance(answer, RefusedError) and answer.code == "ARCHIVE_DISABLED"):
+                failures[url] = str(answer)
+    selected = {
+        origin: [queue for queue in queues if options.selects(queue.topic, queue.channel)]
+        for origin, queues in found.items()
+    }
+    return selected["queue"], selected["archive"], list(failures.values())
+
+
+def make_rows(queues: Iterable[Queue], kept: Iterable[Queue]) -> list[_Row]:
+    """Make a row of each queue, with the history of its topic."""
+    history = {(queue.node, queue.topic): queue for queue in kept}
+    rows = [_row(queue, history.get((queue.node, queue.topic))) for queue in queues]
+    return sorted(rows, key=lambda row: (row["node"], row["topic"], row["channel"] or ""))
+
+
+def _row(queue: Queue, kept: Queue | None) -> _Row:
+    counts: dict[str, int | None] = dict.fromkeys(_PLACES)
+    counts |= queue.counts
+    if not queue.counts:
+        counts["disk"] = None if queue.metadata is None else queue.metadata.depth
+    known = [count for count in counts.values() if count is not None]
+    total = sum(known)
+    memory = counts["memory"]
+    metadata = queue.metadata
+    return {
+        "node": queue.node,
+        "topic": queue.topic,
+        "channel": queue.channel,
+        "messages": total,
+        **{name: counts[name] for name in _PLACES},
+        "memory_share": None if memory is None else round(memory / total, 3) if total else 0.0,
+        "bytes": sum(each.end - each.start for each in queue.ranges(ReadOptions(()))),
+        "oldest": _moment(first_time_ns(queue)) if total else None,
+        "read": None if metadata is None else f"{metadata.read_file}:{metadata.read_pos}",
+        "write": None if metadata is None else f"{metadata.write_file}:{metadata.write_pos}",
+        "kept": None if kept is None else _kept_count(kept),
+        "kept_bytes": None if kept is None else sum(kept.sizes.values()),
+        "kept_since": None if kept is None else _moment(first_time_ns(kept)),
+    }
+
+
+def _kept_count(queue: Queue) -> int | None:
+    if queue.counts:
+        return queue.counts.get("disk")
+    return None if queue.metadata is None else queue.metadata.depth
+
+
+def _moment(time_ns: int | None) -> str | None:
+    if time_ns is None:
+        return None
+    return datetime.fromtimestamp(time_ns // 10**9, UTC).isoformat().replace("+00:00", "Z")
+
+
+def offsets_of(queues: Iterable[Queue]) -> dict[str, Any]:
+    """Return where the queues end, as a checkpoint has it."""
+    marks = {}
+    for queue in queues:
+        if queue.metadata is not None:
+            position = Position(*queue.synced_position())
+            marks[key_of(queue)] = Mark(position, find_identity(queue, *position))
+    return StreamOffset(marks, {}).to_json()
+
+
+def _show(rows: list[_Row]) -> None:
+    has_history = any(row["kept"] is not None for row in rows)
+    columns = [name for name in _COLUMNS if has_history or not name.startswith("kept")]
+    print(format_table(columns, [tuple(_cell(row, name) for name in columns) for row in rows]))
+    total = sum(row["messages"] for row in rows)
+    size = format_bytes(sum(row["bytes"] for row in rows))
+    nodes = plural(len({row["node"] for row in rows}), "node")
+    print(f"{nodes}, {plural(len(rows), 'queue')}, {plural(total, 'message')}, {size} on disk")
+
+
+def _cell(row: _Row, name: str) -> object:
+    value = row[name]
+    if value is None and name in _PLACES:
+        return _UNSEEN
+    if value is None:
+        return ""
+    if name in ("bytes", "kept_bytes"):
+        return format_bytes(value)
+    return f"{value:.0%}" if name == "memory_share" else value
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return the exit code."""
+    parser = argparse.ArgumentParser("queues.py", description="List the queues of nsqd.")
+    add_arguments(parser)
+    return run_job(run, parse_arguments(parser, argv))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
