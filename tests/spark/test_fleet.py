@@ -19,7 +19,9 @@ def test_nsqlookupd_knows_the_nodes(tmp_path: Path) -> None:
     with WaitingDaemon(tmp_path / "lookupd", command=LOOKUPD) as lookupd:
         flag = f"--lookupd-tcp-address={lookupd.tcp_address}"
         options = FleetOptions(lookupd=(NOWHERE, lookupd.http_address), retry_count=0)
-        with pytest.raises(NodeError, match="knows no nsqd: node 127.0.0.1:1 cannot be reached"):
+        with pytest.raises(
+            NodeError, match=r"knows no nsqd: node 127\.0\.0\.1:1 cannot be reached"
+        ):
             find_nodes(options)
         with DaemonProcess(tmp_path / "nsqd", flag) as nsqd:
             wait_until(lambda: json.loads(lookupd.request("GET", "/nodes"))["producers"])
