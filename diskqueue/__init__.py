@@ -5,9 +5,9 @@
 by a `sync_job` when its owner says so; `recovery` opens it.
 On disk: `layout` (names, metadata), `segment` (records), `sidecar` (finished records), `sidecars`
 (identity), `envelope` (the message in a record). `intervals` is the set of finished records,
-`salvage` finds records at damage, `tools` and `__main__` are `python -m diskqueue`; `errors`.
-Called by nsqd's broker, Spark's readers and the command line. Synchronous, without threads of its
-own; imports the standard library only.
+`salvage` finds records at damage, `views` is for readers from outside, `tools` and `__main__` are
+`python -m diskqueue`; `errors`. Called by nsqd's broker, Spark's readers and the command line.
+Synchronous, without threads of its own; imports the standard library only.
 """
 
 from diskqueue.append_job import AppendJob, RecordChunk

@@ -59,6 +59,7 @@ from diskqueue.segment import (
     RecordLimits,
 )
 from diskqueue.sync_job import Durability, SyncJob
+from diskqueue.views.view import QueueView
 from diskqueue.writer import Writer
 
 # A queue whose records are all committed gives up a segment of this size at the next sync, and any
@@ -126,6 +127,11 @@ class DiskQueue:
         )
         # The name that tells this queue from others of the same name before or after it.
         self.generation = self._durability.generation
+        # A look at segments and positions, for readers from outside.
+        self.view = QueueView(
+            *(self._directory, name, (self._reader, self._writer, self._progress)),
+            *(self.generation, self._durability.pins),
+        )
 
     @property
     def depth(self) -> int:

@@ -39,6 +39,7 @@ from diskqueue.recovery import Recovered
 from diskqueue.segment import SegmentState
 from diskqueue.sidecar import NO_FINGERPRINT, Block, Fingerprints, Position, Sidecar, encode_body
 from diskqueue.sidecars.generation import Generation
+from diskqueue.views.pins import Pins
 from diskqueue.writer import FsyncTarget, Writer
 
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -173,6 +174,7 @@ class SyncJob:
     lock: threading.Lock
     # None if it is stored, or the queue has no records.
     generation: Generation | None
+    pins: Pins
     is_cancelled: bool = field(default=False, init=False)
     are_segments_durable: bool = field(default=False, init=False)
     # Which of the removals are done, and segments that were deleted before older ones.
@@ -230,6 +232,7 @@ class SyncJob:
             return
         for state, path in zip(self.removals, self.removal_paths, strict=True):
             if state.damage is not None:
+                self.pins.keep(path)
                 with contextlib.suppress(FileNotFoundError):
                     os.rename(path, layout.quarantine_path(path))
         update = self.finished.work_out(self.directory, self.name) if self.finished else None
@@ -270,10 +273,13 @@ class SyncJob:
             self.removals[done_count:], self.removal_paths[done_count:], strict=True
         ):
             if state.damage is None:
+                self.pins.keep(path)
                 layout.remove(path)
             self.removed.append(state)
         for entry in consumed[len(self.deleted) :]:
-            layout.remove(layout.segment_path(self.directory, self.name, entry.segment.number))
+            path = layout.segment_path(self.directory, self.name, entry.segment.number)
+            self.pins.keep(path)
+            layout.remove(path)
             self.deleted.append(entry)
 
 
@@ -300,6 +306,8 @@ class Durability:
         self._sidecar = Sidecar(directory, name, exists=found.has_sidecar)
         self.generation = Generation(directory, name)
         self._stores_generation = stores_generation
+        # Readers that hold segments.
+        self.pins = Pins()
         # The content of the metadata file, or None while that is unknown.
         self._durable_text = found.durable_text
         self._job: SyncJob | None = None
@@ -402,7 +410,7 @@ class Durability:
             self._sidecar.forget(is_removed=False)
             self.generation.end()
             try:
-                was_there = remove_queue(self._directory, self._name, segments)
+                was_there = remove_queue(self._directory, self._name, segments, self.pins)
             except OSError:
                 self._progress.retired = [segment for segment in segments if segment.exists]
                 raise
@@ -438,6 +446,7 @@ class Durability:
             generation=self.generation
             if self._needs_generation(with_metadata=with_metadata)
             else None,
+            pins=self.pins,
         )
 
     def _needs_generation(self, *, with_metadata: bool) -> bool:
@@ -473,7 +482,7 @@ class Durability:
             self._progress.note_deleted(entry.segment, entry.ordinals)
 
 
-def remove_queue(directory: str, name: str, segments: Iterable[SegmentState]) -> bool:
+def remove_queue(directory: str, name: str, segments: Iterable[SegmentState], pins: Pins) -> bool:
     """Remove all files of a queue: segments from the oldest on, then the files that lead to them.
 
     Segments found damaged are renamed instead. The caller syncs the directory. Returns whether
@@ -495,6 +504,7 @@ def remove_queue(directory: str, name: str, segments: Iterable[SegmentState]) ->
     ]
     paths.append((layout.metadata_path(directory, name), False))
     for path, is_damaged in paths:
+        pins.keep(path)
         try:
             if is_damaged:
                 os.rename(path, layout.quarantine_path(path))

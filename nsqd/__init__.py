@@ -5,7 +5,7 @@ settings, node      options as values for each part; the daemon as HTTP sees it;
 config              options, flags, logs         protocol   bytes to values and back, no I/O
 broker              topics, channels, queues: the rules, without sockets
 tcp                 the V2 door                  http       HTTP/1.1, server and client
-api, stats          the routes and figures that HTTP offers
+api, stats          the routes and figures that HTTP offers; analytics: snapshots of queues
 lookup              registration with nsqlookupd    runtime    event loop, sockets, TLS, data path
 client, cli         the asyncio client, the command `nsq`; nothing above imports them
 """

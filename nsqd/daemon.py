@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from nsqd.analytics.service import Analytics
 from nsqd.api.router import make_before_hook, make_router
 from nsqd.broker import metadata
 from nsqd.broker.broker import Broker
@@ -58,6 +59,7 @@ from nsqd.runtime.loop_watch import LAG_BOUNDS_S, LoopWatch, StallLog
 from nsqd.runtime.metadata_store import MetadataStore
 from nsqd.runtime.signals import handle_signals, ignore_signals
 from nsqd.runtime.systemd import ServiceManager
+from nsqd.runtime.turns import turns_of
 from nsqd.settings import (
     broker_settings,
     build_client_context,
@@ -110,6 +112,7 @@ class Daemon:
         # Made by `start`.
         self._tcp: TcpSettings
         self._descriptors: Descriptors
+        self._analytics: Analytics | None = None
         self.broker: Broker
         self.metadata: MetadataStore
         self.registration: Registration
@@ -293,6 +296,15 @@ class Daemon:
             withdraw=self.registration.withdraw,
             finish=self.request_stop,
         )
+        if self._options.analytics:
+            loop = asyncio.get_running_loop()
+            self._analytics = Analytics(
+                *(self.broker, LoopScheduler(loop), turns_of(loop), self._data_path),
+                max_lease_count=self._options.snapshot_max_leases,
+                max_lease_bytes=self._options.snapshot_max_bytes,
+            )
+            self._undo.callback(self._analytics.close)
+            self.broker.on_short_room = self._analytics.leases.end_all
         node = self._make_node(drain, self._watch_loop())
         # Undone from the last to the first: TCP, drain, statsd, HTTP.
         http_servers: list[HttpServer] = []
@@ -331,6 +343,7 @@ class Daemon:
             doors=self._doors,
             failed_handshakes=self._failed_handshakes,
             descriptors=self._descriptors,
+            analytics=self._analytics,
         )
 
     async def _serve_tcp(self) -> None:

@@ -7,6 +7,7 @@ the fields that are here.
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
+from nsqd.analytics.service import Analytics
 from nsqd.broker.broker import Broker
 from nsqd.broker.durations import Histogram
 from nsqd.config.options import Options
@@ -45,6 +46,8 @@ class Node:
     doors: Mapping[str, DoorCounts]
     failed_handshakes: FailedHandshakes
     descriptors: Descriptors
+    # Serves the queues for analysis; None if that is turned off.
+    analytics: Analytics | None
     memory: MemoryReader = field(default_factory=MemoryReader)
 
     @property

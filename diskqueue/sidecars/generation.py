@@ -29,6 +29,11 @@ class Generation:
         """Whether the name is known, and durable in its file."""
         return self._value is not None
 
+    @property
+    def stored(self) -> str | None:
+        """The name, if it is known and durable in its file."""
+        return self._value
+
     def ensure(self) -> str:
         """Return the name, from its file, or a new one that is in its file by then; block.
 

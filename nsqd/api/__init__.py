@@ -3,8 +3,9 @@
 router    puts the routes together; /ping, /info, /stats, /metrics; paths whose GET needs the token
 publish   /pub, /mpub              admin    POST /topic/*, /channel/*: create, delete, pause, ...
 peek      look at messages         limits   /topic/limits
+analytics /snapshot, /segments: queues and archives for analysis
 config    /config/:opt             access   TLS only, CORS, bearer token
 topics    the topic or channel that a request names, and the answer of a disk that refuses
 
-Called by `nsqd.daemon`. Imports http, broker, stats, node, config, runtime.
+Called by `nsqd.daemon`. Imports http, analytics, broker, stats, node, config, runtime.
 """

@@ -9,6 +9,7 @@ import socket
 from nsqd import PROTOCOL_VERSION
 from nsqd.api.access import CorsPolicy, refuse_plain_http
 from nsqd.api.admin import LEGACY_PATHS, AdminRoutes
+from nsqd.api.analytics import AnalyticsRoutes
 from nsqd.api.config import ConfigRoutes
 from nsqd.api.limits import LimitRoutes
 from nsqd.api.peek import PeekRoutes
@@ -52,6 +53,7 @@ def make_router(node: Node) -> Router:
     LimitRoutes(node).add_to(router)
     ConfigRoutes(node).add_to(router)
     PeekRoutes(node).add_to(router)
+    AnalyticsRoutes(node).add_to(router)
     DebugRoutes("nsqd").add_to(router)
     NodeRoutes(node).add_to(router)
     return router
@@ -67,8 +69,16 @@ def make_before_hook(
     if options.tls_required is TLSRequired.EVERYWHERE:
         checks.append(refuse_plain_http(https_port))
     if token_file is not None:
-        guarded_paths = (*LEGACY_PATHS, *PeekRoutes.PATHS, *DebugRoutes.PATHS)
-        checks.append(BearerToken(token_file, guarded_paths=guarded_paths).check)
+        guarded_paths = (
+            *(*LEGACY_PATHS, *PeekRoutes.PATHS, *DebugRoutes.PATHS),
+            *AnalyticsRoutes.PATHS,
+        )
+        token = BearerToken(
+            token_file,
+            guarded_paths=guarded_paths,
+            guarded_prefixes=AnalyticsRoutes.PREFIXES,
+        )
+        checks.append(token.check)
     if not checks:
         return None
 
@@ -130,6 +140,7 @@ class NodeRoutes:
                 "topology_zone": options.topology_zone,
                 "topology_region": options.topology_region,
                 "node_id": node.node_id,
+                "analytics": AnalyticsRoutes.are_open(node),
             }
         )
 

@@ -93,6 +93,8 @@ class Broker:
         self.is_draining = False
         # How the syncs of all disk queues went.
         self.sync_times = SyncTimes(SYNC_TIME_BOUNDS_S)
+        # Called with the reason when room on disk is needed.
+        self.on_short_room: Callable[[str], object] | None = None
         # Keeps the history of all topics; None unless it was asked for.
         self.archives: ArchiveKeeper | None = None
         if settings.retention.is_on:
@@ -176,8 +178,11 @@ class Broker:
     def free_room(self) -> None:
         """Have every queue free the room on disk that it can spare: other queues need it.
 
+        Readers that hold files are told first.
         In slices: a node has thousands of queues, and is asked to every second while room is short.
         """
+        if self.on_short_room is not None:
+            self.on_short_room("the disk runs short")
         topics = iter(list(self.topics.values()))
 
         def free_some() -> bool:

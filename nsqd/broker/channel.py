@@ -203,6 +203,8 @@ class Channel:
         """FIN: forget messages for good; return the ids that could not be, each with the reason."""
         in_flight = consumer.in_flight
         finished: list[Entry | None]
+        if in_flight.on_change is not None:
+            in_flight.tell()
         if in_flight.twin_count:
             finished = in_flight.pop_all(ids)
         else:

@@ -150,6 +150,11 @@ class Consumers:
         each = (consumer.in_flight.entries.items() for consumer in self._all())
         return heapq.merge(*each, key=_deadline)
 
+    def list_in_flight(self) -> list[InFlight]:
+        """Return the messages in flight, of each consumer that has any."""
+        each = (consumer.in_flight for consumer in self._all())
+        return [in_flight for in_flight in each if len(in_flight)]
+
     def add(self, consumer: Consumer) -> None:
         """Count a consumer among the subscribed ones."""
         self._subscribed[consumer] = None

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from nsqd.broker.disposal import Dropped, dispose
 from nsqd.broker.queue.batch import RECORD_OVERHEAD_BYTES, Message, Piece
 from nsqd.broker.scheduler import Scheduler, Timer
+from nsqd.broker.snapshot.copies import DeferredCopy
 
 # How many messages go back to the channel together, and between two looks at the clock.
 MAX_DUE_TOGETHER = 512
@@ -27,6 +28,7 @@ class Deferred:
     """
 
     __slots__ = (
+        "_copy",
         "_count",
         "_heap",
         "_is_releasing",
@@ -56,16 +58,30 @@ class Deferred:
         self._is_releasing = False
         self._timer: Timer | None = None
         self._timer_at = 0.0
+        # Is told of each run before it changes; None while nobody copies.
+        self._copy: DeferredCopy | None = None
         self.size_bytes = 0  # of the records that the messages have, or would have, on disk
 
     def __len__(self) -> int:
         return self._count
+
+    def begin_copy(self) -> DeferredCopy:
+        """Return a copy of what is here now, which its owner completes and ends with `end_copy`."""
+        assert self._copy is None, "one copy at a time"
+        self._copy = DeferredCopy(self._heap.copy(), self._runs, self._left_count)
+        return self._copy
+
+    def end_copy(self) -> None:
+        """Tell the copy nothing any more."""
+        self._copy = None
 
     def add(self, messages: Sequence[Message], due: float) -> None:
         """Keep messages back until `due`."""
         self._last_add = (due, len(messages))
         if not messages:
             return
+        if self._copy is not None:
+            self._copy.note(due)
         run = self._runs.get(due)
         if run is None:
             self._runs[due] = list(messages)
@@ -112,7 +128,13 @@ class Deferred:
 
     def drop(self) -> list[Dropped]:
         """Forget all messages; return what has to be disposed of."""
-        dropped: list[Dropped] = [self._runs, self._heap]
+        dropped: list[Dropped] = [self._heap]
+        if self._copy is None:
+            dropped.append(self._runs)
+        else:
+            # The copy needs the runs that it has not noted, and disposes of all of them.
+            self._copy.adopt()
+            self._copy = None
         self._runs = {}
         self._heap = []
         self._left_count = self._count = self.size_bytes = 0
@@ -162,6 +184,8 @@ class Deferred:
         """Remove some messages that are due; none if there are no more."""
         messages: list[Message] = []
         while self._heap and self._heap[0] <= now and len(messages) < MAX_DUE_TOGETHER:
+            if self._copy is not None:
+                self._copy.note(self._heap[0])
             run = self._runs[self._heap[0]]
             start = self._left_count
             stop = min(start + MAX_DUE_TOGETHER - len(messages), len(run))
@@ -170,9 +194,11 @@ class Deferred:
                 self._left_count = stop
             else:
                 self._left_count = 0
-                del self._runs[heapq.heappop(self._heap)]
+                due = heapq.heappop(self._heap)
+                del self._runs[due]
                 # A run may have a million messages: to free its list takes 20 ms.
-                dispose(self._scheduler, [run])
+                if self._copy is None or not self._copy.has(due, run):
+                    dispose(self._scheduler, [run])
         return messages
 
 

@@ -49,6 +49,7 @@ class InFlight:
         "_timer_at",
         "_twins",
         "entries",
+        "on_change",
         "twin_count",
     )
 
@@ -69,6 +70,19 @@ class InFlight:
         self.twin_count = 0
         # The channel pops from this dict itself: a method call per FIN would show in the bench.
         self.entries: dict[bytes, Entry] = {}
+        # Called once, with ids and entries, before the next change; None if nobody asked for it.
+        self.on_change: Callable[[list[bytes], list[Entry]], object] | None = None
+
+    def tell(self) -> None:
+        """Tell who asked for it which messages are here; 20 ns for each."""
+        on_change, self.on_change = self.on_change, None
+        if on_change is None:
+            return
+        ids, entries = list(self.entries), list(self.entries.values())
+        for message_id, twins in self._twins.items():
+            ids += [message_id] * len(twins)
+            entries += twins
+        on_change(ids, entries)
 
     def __len__(self) -> int:
         return len(self.entries) + self.twin_count
@@ -99,6 +113,8 @@ class InFlight:
 
     def add(self, ids: Sequence[bytes], entries: Iterable[Entry], deadline: float) -> None:
         """Note messages delivered now, with one deadline, later than all before."""
+        if self.on_change is not None:
+            self.tell()
         self.entries.update(zip(ids, entries, strict=True))
         if self._timer is None:
             self._arm(deadline)
@@ -108,6 +124,7 @@ class InFlight:
         if len(set(ids)) == len(ids) and self.entries.keys().isdisjoint(ids):
             self.add(ids, entries, deadline)
             return
+        self.tell()
         for message_id, entry in zip(ids, entries, strict=True):
             if message_id in self.entries:
                 self._twins.setdefault(message_id, []).append(entry)
@@ -117,6 +134,8 @@ class InFlight:
 
     def pop(self, message_id: bytes) -> Entry | None:
         """Remove and return one message; None if it is not here."""
+        if self.on_change is not None:
+            self.tell()
         entry = self.entries.pop(message_id, None)
         if self.twin_count and entry is not None:
             self._promote(message_id)
@@ -146,6 +165,7 @@ class InFlight:
         entry = self.entries.get(message_id)
         if entry is None:
             return False
+        self.tell()
         limit = entry[1] + max_timeout_s
         if deadline > limit:
             if entry[0] == limit:
@@ -166,6 +186,7 @@ class InFlight:
 
     def drop(self) -> list[Dropped]:
         """Forget all messages; return what has to be disposed of."""
+        self.tell()
         dropped: list[Dropped] = [self.entries, self._twins, self._early]
         self.entries = {}
         self._twins = {}

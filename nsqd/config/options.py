@@ -436,6 +436,33 @@ class Options:
         "after POST /drain, longest time for consumers to empty the channels",
         minimum=0,
     )
+    analytics: bool = flag(
+        "analytics",
+        True,
+        BOOL,
+        "serve the messages of queues and archives for analysis over HTTP: /snapshot, /segments",
+    )
+    snapshot_max_lease_s: float = flag(
+        "snapshot-max-lease",
+        3600.0,
+        DURATION,
+        "longest time for which a snapshot keeps the files that it has listed",
+        minimum=1,
+    )
+    snapshot_max_leases: int = flag(
+        "snapshot-max-leases",
+        16,
+        INT,
+        "snapshots at a time",
+        minimum=0,
+    )
+    snapshot_max_bytes: int = flag(
+        "snapshot-max-bytes",
+        256 * 2**30,
+        INT,
+        "bytes on disk that all snapshots together may keep",
+        minimum=0,
+    )
     http_cors_origins: tuple[str, ...] = flag(
         "http-cors-origin",
         (),

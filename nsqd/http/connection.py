@@ -18,6 +18,7 @@ from functools import partial
 from time import perf_counter as clock
 from typing import Final, TypeAlias, cast
 
+from nsqd.http.file_body import FileBody, FileSend, FileThreads
 from nsqd.http.parser import (
     BETWEEN,
     FEED_SLICE_BYTES,
@@ -100,6 +101,7 @@ class HttpService:
         self.descriptors = descriptors
         self.connections: set[HttpConnection] = set()
         self.is_ending = False
+        self.file_threads = FileThreads()
         # Called when the last connection is gone.
         self.on_empty: Callable[[], None] | None = None
         self._date_line = b""
@@ -113,6 +115,19 @@ class HttpService:
         self.connections.discard(connection)
         if self.on_empty is not None and not self.connections:
             self.on_empty()
+
+    def send_file(
+        self,
+        head: bytes,
+        body: FileBody,
+        transport: asyncio.Transport,
+        on_end: Callable[[Exception | None], None],
+    ) -> FileSend:
+        """Send a reply with a file; the rest of the connection waits until `on_end` is called."""
+        pool = self.file_threads.pool()
+        send = FileSend(head, body, transport, pool, self.limits.write_timeout_s)
+        send.start(on_end, is_tls=self.is_tls)
+        return send
 
     def date_line(self, now: float) -> bytes:
         """Return the Date header; the same object within a second, as replies are cached by it."""
@@ -383,7 +398,7 @@ class HttpConnection(asyncio.Protocol):
         self._is_in_line = False  # for a turn, with requests left
         self._state: _State = _OPEN
         self._transport: asyncio.Transport | None = None
-        self._slow_call: _SlowCall | None = None
+        self._slow_call: _SlowCall | FileSend | None = None
         self._stream: _Stream | None = None
         self._is_eof = False
         # Set when the server stops: the reply under way is the last.
@@ -560,11 +575,8 @@ class HttpConnection(asyncio.Protocol):
         reply = answer(request, route.handler, request)
         if isinstance(reply, Response):
             self._reply(request, reply, started)
-        else:
-            self._wait_for(request, reply, started)
-
-    def _wait_for(self, request: Request, reply: Awaitable[Response], started: float) -> None:
-        """Let the rest of the connection wait for a slow call."""
+            return
+        # The rest of the connection waits for it.
         call = _SlowCall(request, started, self._finish_slow_call)
         refusal = answer(request, partial(call.start, loop=self._loop), reply)
         if refusal is None:
@@ -580,31 +592,52 @@ class HttpConnection(asyncio.Protocol):
 
     def _reply(self, request: Request, response: Response, started: float) -> None:
         service = self._service
-        output = self._output
-        style = request.route.style
-        date_line = service.date_line(self._time())
         if self._is_ending and not self._parser.ready:
             request.end_connection()
         if response.source is not None:
             request.begin_stream()
-        is_small = len(response.body) < LARGE_BYTES and not response.more
-        if not request.reply_lines and request.raw_method != b"HEAD" and is_small:
-            output.send(response.encode(style, date_line))
-        else:
-            output.send(response.encode_head(style, date_line, request.reply_lines))
-            if response.source is not None and request.raw_method != b"HEAD":
-                self._stream = _Stream(request, response.source)
-                output.send(self._stream.frame(response.body))
-            elif request.raw_method != b"HEAD":
-                output.send(response.body)
-                for part in response.more:
-                    output.send(part)
+        self._send(request, response, service.date_line(self._time()))
         if response.status >= 400:
             service.counts.note_status(response.status)
         if service.on_request is not None and not request.route.is_quiet:
             service.on_request(request, response, time.perf_counter() - started)
-        if request.is_last and self._stream is None:
+        if request.is_last and self._stream is None and self._slow_call is None:
             self._finish(self._parser)
+
+    def _send(self, request: Request, response: Response, date_line: bytes) -> None:
+        """Send a reply, or its beginning if the rest is made or read while the client reads it."""
+        output = self._output
+        style = request.route.style
+        is_small = len(response.body) < LARGE_BYTES and not response.more and response.file is None
+        is_head = request.raw_method == b"HEAD"
+        if not request.reply_lines and not is_head and is_small:
+            output.send(response.encode(style, date_line))
+            return
+        head = response.encode_head(style, date_line, request.reply_lines)
+        if response.file is not None and not is_head:
+            output.flush()
+            assert self._transport is not None
+            on_end = partial(self._end_file, request)
+            self._slow_call = self._service.send_file(head, response.file, self._transport, on_end)
+            return
+        output.send(head)
+        if response.source is not None and not is_head:
+            self._stream = _Stream(request, response.source)
+            output.send(self._stream.frame(response.body))
+        elif not is_head:
+            output.send(response.body)
+            for part in response.more:
+                output.send(part)
+
+    def _end_file(self, request: Request, error: Exception | None) -> None:
+        self._slow_call = None
+        if error is not None or self._transport is None:
+            self.abort()
+        elif request.is_last:
+            self._finish(self._parser)
+        else:
+            self._deadline.subject = None
+            self._pump()
 
     def _finish(self, parser: RequestParser) -> None:
         """Close after the last reply, at once unless the client may still be sending."""
@@ -659,16 +692,10 @@ class HttpConnection(asyncio.Protocol):
                 self.abort()
         elif self._slow_call is not None or self._is_in_line:
             self._deadline.set(self._time() + self._limits.idle_timeout_s)
+        elif self._parser.phase is BETWEEN:
+            self._close()  # it was idle
         else:
-            self._expire_input()
-
-    def _expire_input(self) -> None:
-        """Close an idle connection; refuse a request that does not arrive in time."""
-        parser = self._parser
-        if parser.phase is BETWEEN:
-            self._close()
-        else:
-            parser.refuse(_REQUEST_TIMEOUT)
+            self._parser.refuse(_REQUEST_TIMEOUT)
             self._pump()
 
 

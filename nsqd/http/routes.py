@@ -20,6 +20,8 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, TypeAlias, TypeVar, final
 
+from nsqd.http.file_body import FileBody
+
 logger = logging.getLogger(__name__)
 
 # The bound on a body where the route sets no other; bodies that no handler reads have it too.
@@ -35,6 +37,7 @@ STREAMED_BYTES: Final = 64 * 1024
 
 TEXT_CONTENT_TYPE: Final = "text/plain; charset=utf-8"
 JSON_CONTENT_TYPE: Final = "application/json; charset=utf-8"
+BINARY_CONTENT_TYPE: Final = "application/octet-stream"
 HTML_CONTENT_TYPE: Final = "text/html; charset=utf-8"
 
 _BODILESS_STATUSES = frozenset((204, 304))
@@ -77,6 +80,7 @@ class Response:
         "_wire_style",
         "body",
         "content_type",
+        "file",
         "headers",
         "more",
         "source",
@@ -106,6 +110,8 @@ class Response:
         self.more: Sequence[bytes] = ()
         # The rest of a body whose length is not known yet, made while the client reads it.
         self.source: Iterator[bytes] | None = None
+        # The body instead of both; the connection closes it.
+        self.file: FileBody | None = None
         self.content_type = content_type
         self.headers = dict(headers or {})
         for name, value in self.headers.items():
@@ -145,6 +151,22 @@ class Response:
         return response
 
     @classmethod
+    def from_file(
+        cls, file: FileBody, *, status: int = 200, headers: Mapping[str, str] | None = None
+    ) -> Response:
+        """Make a reply whose body is a part of a file, for one request only."""
+        response = cls(status, content_type=BINARY_CONTENT_TYPE, headers=headers)
+        response.file = file
+        return response
+
+    @property
+    def size_bytes(self) -> int:
+        """How large the body is."""
+        if self.file is not None:
+            return self.file.size_bytes
+        return len(self.body) + sum(map(len, self.more))
+
+    @classmethod
     def json(cls, value: Any, status: int = 200) -> Response:
         body = json.dumps(value, separators=(",", ":"), allow_nan=False)
         return cls(status, body.encode(), content_type=JSON_CONTENT_TYPE)
@@ -168,11 +190,10 @@ class Response:
         """Return status line and headers up to the blank line; `more_lines` end in CRLF."""
         lines = [f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}\r\n"]
         lines += [f"{name}: {value}\r\n" for name, value in self.headers.items()]
-        if self.body or self.more:
+        if self.body or self.more or self.file is not None:
             lines.append(f"Content-Type: {self.content_type}\r\n")
         if self.source is None and self.status not in _BODILESS_STATUSES:
-            size_bytes = len(self.body) + sum(map(len, self.more))
-            lines.append(f"Content-Length: {size_bytes}\r\n")
+            lines.append(f"Content-Length: {self.size_bytes}\r\n")
         head = "".join(lines).encode("latin-1")
         return b"".join((head, style.value, date_line, more_lines, b"\r\n"))
 

@@ -164,6 +164,7 @@ class HttpServer:
         if self._service.connections:
             await drained.wait()
         await self._server.wait_closed()
+        self._service.file_threads.close()
         self._server = None
 
 

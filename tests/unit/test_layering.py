@@ -73,9 +73,13 @@ LAYERS = {
     "nsqd.lookup": Layer(
         ("nsqd.lookup", "nsqd.broker", "nsqd.protocol", "nsqd.runtime", "nsqd.http.client")
     ),
+    "nsqd.analytics": Layer(
+        ("nsqd.analytics", "nsqd.broker", "nsqd.runtime", "nsqd.http.file_body", "diskqueue")
+    ),
     # What stats, api and nobody else see of the daemon.
     "nsqd.node": Layer(
         (
+            "nsqd.analytics.service",
             "nsqd.broker",
             "nsqd.config.options",
             "nsqd.lookup",
@@ -98,6 +102,7 @@ LAYERS = {
     "nsqd.api": Layer(
         (
             "nsqd.api",
+            "nsqd.analytics",
             "nsqd.node",
             "nsqd.stats",
             "nsqd.http",

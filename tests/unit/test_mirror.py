@@ -60,12 +60,22 @@ ELSEWHERE = {
     "nsqd/cli/go/to_nsq.py": "cli/test_go_names.py",
     # Routes are thin, and their contract is HTTP.
     "nsqd/api/admin.py": "wire/test_http_api.py",
+    "nsqd/api/analytics.py": "wire/test_snapshots.py",
     "nsqd/api/config.py": "wire/test_http_api.py",
     "nsqd/api/limits.py": "wire/test_topic_limits.py",
     "nsqd/api/peek.py": "wire/test_peek.py",
     "nsqd/api/publish.py": "wire/test_http_publish.py",
     "nsqd/api/router.py": "wire/test_http_api.py",
     "nsqd/api/topics.py": "wire/test_http_api.py",
+    # Snapshots are taken of a running daemon.
+    "nsqd/analytics/manifest.py": "wire/test_snapshots.py",
+    "nsqd/analytics/parts.py": "wire/test_snapshots.py",
+    "nsqd/analytics/segments.py": "wire/test_snapshots.py",
+    "nsqd/analytics/service.py": "wire/test_snapshots.py",
+    "nsqd/analytics/snapshot.py": "wire/test_snapshots.py",
+    "nsqd/analytics/spill.py": "wire/test_snapshots.py",
+    "nsqd/analytics/threads.py": "wire/test_snapshots.py",
+    "nsqd/http/file_body.py": "wire/test_snapshots.py",
     # They need Spark.
     "spark_jobs/__main__.py": "spark/test_jobs.py",
     "spark_jobs/commands.py": "spark/test_jobs.py",

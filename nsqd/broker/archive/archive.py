@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from nsqd.broker.archive.retention import Chunk, RetainedLog
+from nsqd.broker.archive.retention import ArchiveLook, Chunk, RetainedLog
 from nsqd.broker.queue.batch import RECORD_OVERHEAD_BYTES, AnyBatch
 from nsqd.broker.queue.receipt import Receipt
 
@@ -53,12 +53,14 @@ class Backlog:
         # Messages that no archive has, because too much was waiting; it still is if overflowing.
         self.dropped_count = 0
         self.is_overflowing = False
+        # Someone waits for the next round of writes.
+        self.is_urgent = False
         self._wake = wake
 
     @property
     def is_large(self) -> bool:
         """Whether to write without waiting for more."""
-        return self.size_bytes >= ROUND_BYTES
+        return self.is_urgent or self.size_bytes >= ROUND_BYTES
 
     def reserve(self, size_bytes: int) -> bool:
         """Count bytes that are going to wait, if there is room for them."""
@@ -79,9 +81,10 @@ class Backlog:
             self.is_overflowing = False
             logger.warning("ARCHIVE: goes on, messages_dropped=%d so far", self.dropped_count)
 
-    def announce(self, archive: "Archive") -> None:
-        """Have an archive written in one of the next rounds."""
-        self.archives[archive] = 0.0
+    def announce(self, archive: "Archive", *, is_urgent: bool = False) -> None:
+        """Have an archive written in one of the next rounds, the very next if it is urgent."""
+        self.archives.setdefault(archive, 0.0)
+        self.is_urgent |= is_urgent
         self._wake()
 
 
@@ -118,6 +121,10 @@ class Archive:
         self._chunks: deque[Chunk] = deque()
         # The part of the backlog that is this archive's.
         self._waiting_bytes = 0
+        # Messages added and written since the start, and who waits for how many of them.
+        self._added_count = 0
+        self._written_count = 0
+        self._receipts: deque[tuple[int, Receipt]] = deque()
         # Held by the thread that works on the files, but not during the long part of a sync.
         self._lock = threading.Lock()
         # Held during a whole sync.
@@ -138,6 +145,7 @@ class Archive:
             backlog.dropped_count += len(batch.bodies)
             return
         self._waiting_bytes += size_bytes
+        self._added_count += len(batch.bodies)
         if self._batch_bytes + size_bytes > self._chunk_bytes:
             self.encode()
         if records is not None and size_bytes <= self._chunk_bytes:
@@ -161,11 +169,30 @@ class Archive:
         [batch] = batches
         self._chunks.extend(_make_chunk([part]) for part in _split(batch, self._segment_bytes))
 
+    def add_receipt(self, receipt: Receipt) -> None:
+        """Settle the receipt when everything added up to now is written, or with the error.
+
+        A closed archive settles it at once.
+        """
+        if self.is_closed:
+            receipt.settle(None)
+            return
+        self._receipts.append((self._added_count, receipt))
+        self._backlog.announce(self, is_urgent=True)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a publisher or a reader waits for the next round."""
+        return bool(self._receipts)
+
     def settle(self) -> None:
-        """After a round, free the part of the backlog that was written."""
+        """After a round, free the part of the backlog that was written, and tell who waits."""
         left_bytes = self._batch_bytes + sum(len(chunk.data) for chunk in self._chunks)
         freed_bytes, self._waiting_bytes = self._waiting_bytes - left_bytes, left_bytes
         self._backlog.free(freed_bytes)
+        error = self.write_error
+        while self._receipts and (error is not None or self._receipts[0][0] <= self._written_count):
+            self._receipts.popleft()[1].settle(error)
 
     @property
     def error(self) -> OSError | None:
@@ -201,6 +228,8 @@ class Archive:
         self._backlog.free(self._waiting_bytes)
         self._waiting_bytes = 0
         self._batches.clear()
+        while self._receipts:
+            self._receipts.popleft()[1].settle(None)
         return self._on_delete(self)
 
     # --- in any thread
@@ -217,6 +246,20 @@ class Archive:
             self._are_files_removed = True
             self._chunks.clear()
             (self._log or self._open_log()).delete()
+
+    def look(self, *, is_pinned: bool) -> ArchiveLook | None:
+        """Return the files as they are, held for a reader or not; None after a delete.
+
+        Raises:
+            OSError: the files cannot be opened, or the generation not be stored.
+        """
+        with self._lock:
+            if self.is_closed:
+                return None
+            log = self._log
+            if log is None:
+                log = self._log = self._open_log()
+            return log.look(is_pinned=is_pinned)
 
     def write(self, now_ns: int) -> None:
         """Write the chunks, and note in `write_error` if that fails."""
@@ -278,7 +321,7 @@ class Archive:
             count = log.append(chunks[done:], now_ns)
             done += count
             for _ in range(count):
-                self._chunks.popleft()
+                self._written_count += self._chunks.popleft().record_count
             self._trim(log, now_ns)
         return log
 

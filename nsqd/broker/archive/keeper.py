@@ -195,6 +195,7 @@ class ArchiveKeeper:
         archives = list(islice(ready, MAX_WRITES_PER_ROUND))
         if not archives:
             return
+        self._backlog.is_urgent = len(archives) < len(waiting) and self._backlog.is_urgent
         for archive in archives:
             del waiting[archive]
             archive.encode()

@@ -28,8 +28,11 @@ from diskqueue.errors import CorruptSegmentError
 from diskqueue.layout import QueueFiles
 from diskqueue.recovery import recover
 from diskqueue.segment import RecordLimits, SegmentState, iter_buffers
+from diskqueue.sidecar import Position
 from diskqueue.sidecars.generation import Generation
 from diskqueue.sync_job import remove_queue
+from diskqueue.views.pins import Pins
+from diskqueue.views.view import SegmentRange, find_synced
 from diskqueue.writer import FsyncTarget, Writer
 
 logger = logging.getLogger(__name__)
@@ -121,6 +124,30 @@ class Sync:
         return failure
 
 
+@dataclass(frozen=True, slots=True)
+class ArchiveLook:
+    """The files of one topic's history, at one moment."""
+
+    generation: str
+    segments: list[SegmentRange]
+    pins: Pins
+    record_count: int
+    # Where history begins, where it is durable up to, and where it ends.
+    read: Position
+    synced: Position
+    written: Position
+
+    def open_segment(self, segment: SegmentRange) -> int:
+        """Return a descriptor of a segment.
+
+        Raises:
+            OSError: the file cannot be opened.
+        """
+        if segment.pin is not None:
+            return self.pins.open(segment.pin)
+        return os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+
+
 class RetainedLog:
     """The history of one topic on disk, within its bounds after each `trim`."""
 
@@ -148,6 +175,8 @@ class RetainedLog:
         self._segment_bytes = retention.segment_bytes(max_bytes_per_file)
         self._limits = RecordLimits(max_record_bytes=max_record_bytes)
         self.generation = Generation(directory, name)
+        # Readers that hold segments.
+        self.pins = Pins()
         _ensure_directory(directory)
         found = recover(directory, name, self._limits, logger, files)
         self._read_pos = found.read_pos
@@ -159,7 +188,7 @@ class RetainedLog:
         # Appended since the metadata was last replaced by a sync.
         self._is_unsynced = False
         # Where the durable records end, and how many stand behind that place.
-        self._durable_end = self._end
+        self._durable_end: tuple[int, int] = self.end
         self._unsynced_count = 0
         # Figures that other threads look at.
         self.size_bytes = sum(each.state.end for each in self._segments)
@@ -190,8 +219,32 @@ class RetainedLog:
         return oldest.newest_ns + self._retention.max_age_ns
 
     @property
-    def _end(self) -> tuple[int, int]:
-        return self._writer.segment.number, self._writer.segment.end
+    def end(self) -> Position:
+        """Where the last record ends."""
+        return Position(self._writer.segment.number, self._writer.segment.end)
+
+    def look(self, *, is_pinned: bool) -> ArchiveLook:
+        """Return the files as they are, held for a reader or not.
+
+        Raises:
+            OSError: the generation cannot be stored.
+        """
+        generation = self.generation.ensure()
+        ranges = []
+        start = self._read_pos
+        for segment in self._segments:
+            state = segment.state
+            if state.exists and state.end > start:
+                path = self._writer.path_of(state)
+                pin = self.pins.pin(path) if is_pinned else None
+                ranges.append(SegmentRange(state.number, path, start, state.end, (), pin))
+            start = 0
+        return ArchiveLook(
+            *(generation, ranges, self.pins, self.record_count),
+            read=Position(self._segments[0].state.number, self._read_pos),
+            synced=find_synced(self._writer),
+            written=self.end,
+        )
 
     def append(self, chunks: Sequence[Chunk], now_ns: int) -> int:
         """Append the first chunks, as many as fit into a segment; return how many those are.
@@ -238,7 +291,7 @@ class RetainedLog:
         Raises:
             OSError: the process has no descriptors left.
         """
-        return Sync(self._writer.fsync_targets(), self._end, self._unsynced_count)
+        return Sync(self._writer.fsync_targets(), self.end, self._unsynced_count)
 
     def end_sync(self, sync: Sync, error: OSError | None) -> None:
         """Note which records are durable now, and delete the files of dropped segments.
@@ -254,7 +307,7 @@ class RetainedLog:
         self._writer.note_durable(sync.targets)
         self._durable_end = sync.end
         self._unsynced_count -= sync.record_count
-        has_more = self._end != sync.end
+        has_more = self.end != sync.end
         if not has_more:
             self._writer.close()  # most archives are written to now and then
         self.delete_dropped()
@@ -289,7 +342,9 @@ class RetainedLog:
             self._durable_text = text
         # Oldest first: what a crash leaves stands right before the read position, and is found.
         while self._dropped:
-            layout.remove(self._writer.path_of(self._dropped[0]))
+            path = self._writer.path_of(self._dropped[0])
+            self.pins.keep(path)
+            layout.remove(path)
             self._dropped.popleft()
 
     def close(self) -> None:
@@ -311,7 +366,7 @@ class RetainedLog:
         """
         self._writer.close()
         states = [*self._dropped, *(each.state for each in self._segments)]
-        remove_queue(self._directory, self._name, states)
+        remove_queue(self._directory, self._name, states, self.pins)
         layout.fsync_directory(self._directory)
 
     def abandon(self) -> None:

@@ -7,7 +7,7 @@ refuses it (full disk, full queue, shutdown), it stays in limbo and is published
 
 import logging
 from collections.abc import Callable, Sequence
-from itertools import count
+from itertools import chain, count
 from typing import TypeAlias
 
 from nsqd.broker.errors import ClosedError, DepthLimitError
@@ -100,6 +100,10 @@ class Limbo:
             self._refused += messages
         else:
             self._publish_all(messages)
+
+    def copy(self) -> list[Message]:
+        """Return all messages, which stay here."""
+        return [*self._refused, *chain.from_iterable(self._unsynced.values())]
 
     def clear(self) -> list[Message]:
         """Forget all messages and return them."""

@@ -161,6 +161,10 @@ class QueueBounds:
         """How many messages are becoming dead letters, and are in no queue."""
         return 0 if self._limbo is None else len(self._limbo)
 
+    def copy_limbo(self) -> list[Message]:
+        """Return the messages that are becoming dead letters."""
+        return [] if self._limbo is None else self._limbo.copy()
+
     def close(self) -> list[Message]:
         """Enforce no limit any more; return the messages in limbo."""
         self._resume = None
@@ -250,7 +254,7 @@ class QueueBounds:
             are_old = [timestamp_ns < oldest_ns for timestamp_ns in timestamps]
             is_old = are_old[0]
             if (not is_old) in are_old:
-                rest, piece = piece, piece.cut(are_old.index(not is_old))
+                piece, rest = piece.split(are_old.index(not is_old))
                 self._queue.untake(rest)
         if not is_old:
             return piece
@@ -335,7 +339,7 @@ class QueueBounds:
                 return True
             count = _count_to_drop(piece, surplus, surplus_bytes)
             if count < piece.count:
-                rest, piece = piece, piece.cut(count)
+                piece, rest = piece.split(count)
                 queue.untake(rest)
             self._drop(piece, DropReason.DEPTH)
             budget -= count

@@ -23,7 +23,7 @@ from nsqd.broker.limits.queue_bounds import (
     QueueBounds,
     Rules,
 )
-from nsqd.broker.queue.batch import RECORD_OVERHEAD_BYTES
+from nsqd.broker.queue.batch import RECORD_OVERHEAD_BYTES, Message
 from nsqd.broker.queue.message_queue import MessageQueue
 from nsqd.broker.scheduler import Timer
 from nsqd.config.limits import DepthPolicy
@@ -98,6 +98,10 @@ class TopicBounds:
     def limbo_count(self) -> int:
         """How many messages of the topic's own queue are becoming dead letters."""
         return self._own.limbo_count
+
+    def copy_limbo(self) -> list[Message]:
+        """Return the messages of the topic's own queue that are becoming dead letters."""
+        return self._own.copy_limbo()
 
     def attach(self, channel: Channel) -> None:
         """Give a channel the limits of its topic."""

@@ -23,6 +23,7 @@ from typing import Protocol
 
 from diskqueue import DiskQueue, layout
 from diskqueue.envelope import HEADER_BYTES
+from diskqueue.sidecars.identity import make_identity
 from nsqd.broker.disposal import dispose
 from nsqd.broker.durations import SyncTimes
 from nsqd.broker.queue.aside import AsideAppends
@@ -181,7 +182,7 @@ class DiskBackend:
         self._data_path = os.fspath(settings.data_path)
         self._scheduler = scheduler
         now_ns = scheduler.steady_time_ns()
-        self._due_log = DueLog(
+        self.due_log = DueLog(
             *(settings.data_path, name, now_ns, self._find_step(now_ns)),
             has_files=files is None or files.has_due,
         )
@@ -204,7 +205,7 @@ class DiskBackend:
         self._pace = Pace(scheduler.time, is_trusted=settings.is_trusted)
         self.aside = AsideAppends(self._queue, self._schedule, self._receipts, on_write, self._pace)
         self._failed_read_count = 0  # since the last that succeeded
-        self.front = DiskFront(self._queue, self._due_log)
+        self.front = DiskFront(self._queue, self.due_log)
 
     @property
     def queue(self) -> DiskQueue:
@@ -229,11 +230,11 @@ class DiskBackend:
     @property
     def due_times(self) -> Mapping[bytes, int]:
         """The due times of the deferred messages among the unread records."""
-        return self._due_log.unread
+        return self.due_log.unread
 
     def count_early(self, now_ns: int) -> int:
         """Return how many due times there are of unread records that are not due."""
-        return self._due_log.count_early(now_ns)
+        return self.due_log.count_early(now_ns)
 
     def append(self, data: bytes, lengths: Sequence[int], *, keep: bool) -> int | None:
         """Append records; with `keep`, mark them read and return the first one's ordinal.
@@ -298,14 +299,14 @@ class DiskBackend:
         now_ns = self._scheduler.steady_time_ns()
         step_ns = self._find_step(now_ns)
         try:
-            self._due_log.add(ids, due_ns, now_ns, are_unread=are_unread, step_ns=step_ns)
+            self.due_log.add(ids, due_ns, now_ns, are_unread=are_unread, step_ns=step_ns)
         except OSError as error:
             logger.error("DISKQUEUE(%s): failed to note due times - %s", self._name, error)  # noqa: TRY400 - no traceback
             self._on_write(error)
 
     def pop_due_time(self, message_id: bytes) -> int:
         """Remove the due time of a message that was just read and return it, 0 without one."""
-        return self._due_log.pop(message_id)
+        return self.due_log.pop(message_id)
 
     def replace_due_times(self, due_times: Mapping[bytes, int]) -> None:
         """Record these due times beside the ones recorded before that are not past.
@@ -314,7 +315,7 @@ class DiskBackend:
             OSError: not all of them are on disk.
         """
         now_ns = self._scheduler.steady_time_ns()
-        self._due_log.replace(due_times, now_ns, self._find_step(now_ns))
+        self.due_log.replace(due_times, now_ns, self._find_step(now_ns))
 
     def _find_step(self, now_ns: int) -> int:
         """Return how far the wall clock has been set ahead since the start."""
@@ -336,9 +337,9 @@ class DiskBackend:
     def empty(self) -> Receipt:
         """Forget all records; the receipt is done when no crash brings them back."""
         receipt = Receipt(1)
-        dispose(self._scheduler, [self._due_log.unread])
+        dispose(self._scheduler, [self.due_log.unread])
         try:
-            self._due_log.remove()
+            self.due_log.remove()
         except OSError as error:
             receipt.error = error
         self._queue.forget_all()
@@ -363,7 +364,7 @@ class DiskBackend:
         """
         self.stop()
         try:
-            self._due_log.close()
+            self.due_log.close()
         finally:
             self._queue.close()
 
@@ -422,6 +423,10 @@ class NullBackend:
     outstanding_count = 0
     aside = None
     due_times: Mapping[bytes, int] = _NO_TIMES
+
+    def __init__(self) -> None:
+        # Tells this queue from another of its name; it ends with the process.
+        self.generation = make_identity()
 
     def append(self, data: bytes, lengths: Sequence[int], *, keep: bool) -> int | None:
         """Drop the records."""

@@ -273,7 +273,7 @@ class Origin(Enum):
 
 
 class Piece:
-    """The messages from `start` to `stop` of a batch.
+    """The messages from `start` to `stop` of a batch. It never changes.
 
     A slotted class, as a queue of single messages has one for each: with six fields it takes the
     80 bytes that a tuple of four takes.
@@ -348,14 +348,19 @@ class Piece:
                 return count
         return len(bodies)
 
-    def cut(self, count: int) -> "Piece":
-        """Remove the first `count` messages, fewer than all, and return them as another piece."""
+    def split(self, count: int) -> "tuple[Piece, Piece]":
+        """Return the first `count` messages, fewer than all, and the rest, as two other pieces."""
         start, middle = self.start, self.start + count
         assert start < middle < self.stop
         front = Piece(self.batch, start, middle, self.origin, self._batch_ordinals)
-        self.start = middle
-        self.body_bytes -= front.body_bytes
-        return front
+        rest = Piece.__new__(Piece)  # not to add up the sizes of its bodies
+        rest.batch = self.batch
+        rest.start = middle
+        rest.stop = self.stop
+        rest.origin = self.origin
+        rest._batch_ordinals = self._batch_ordinals  # noqa: SLF001 - a piece, too
+        rest.body_bytes = self.body_bytes - front.body_bytes
+        return front, rest
 
     def with_due_time(self, due_ns: int) -> "Piece":
         """Return the same messages, which were read from disk, as a deferred batch."""

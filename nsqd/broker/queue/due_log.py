@@ -89,14 +89,23 @@ class DueLog:
         if not self._has_files:
             return []
         entries = [*_read_entries(self._old_path), *_read_entries(self._path)]
-        times: list[tuple[bytes, int]] = []
-        shift_ns, next_ns = step_ns, wall_ns
-        for message_id, written_ns, due_ns in reversed(entries):
-            shift_ns += max(0, written_ns - next_ns)
-            next_ns = written_ns
-            times.append((message_id, due_ns - shift_ns))
-        times.reverse()
-        return times
+        return _shift(entries, wall_ns, step_ns)
+
+    def open_copy(self, wall_ns: int) -> "DueCopy":
+        """Open the files as they are now, for a thread to read; it holds more than is unread.
+
+        Raises:
+            OSError: the process has no descriptors left.
+        """
+        copy = DueCopy(wall_ns)
+        if self.unread:
+            try:
+                copy.open(self._old_path)
+                copy.open(self._path)
+            except OSError:
+                copy.close()
+                raise
+        return copy
 
     def add(
         self,
@@ -214,6 +223,63 @@ class DueLog:
             self._fd = -1
 
 
+class DueCopy:
+    """The due times of one moment, in the files as they were; read and closed in any thread."""
+
+    __slots__ = ("_files", "_wall_ns")
+
+    def __init__(self, wall_ns: int) -> None:
+        self._wall_ns = wall_ns
+        # Descriptors, and how much of each file is of that moment.
+        self._files: list[tuple[int, int]] = []
+
+    @property
+    def has_files(self) -> bool:
+        """Whether there may be any due time."""
+        return bool(self._files)
+
+    def open(self, path: str) -> None:
+        """Hold a file, if there is one."""
+        with contextlib.suppress(FileNotFoundError):
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            self._files.append((fd, os.fstat(fd).st_size))
+
+    def read(self) -> dict[bytes, int]:
+        """Return the due times that lay ahead, in wall time; block, and close the files.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
+        entries: list[tuple[bytes, int, int]] = []
+        try:
+            for fd, size_bytes in self._files:
+                entries += _decode(os.pread(fd, min(size_bytes, _MAX_BYTES), 0), "a snapshot")
+        finally:
+            self.close()
+        times = dict(_shift(entries, self._wall_ns, 0))
+        return {key: due_ns for key, due_ns in times.items() if due_ns > self._wall_ns}
+
+    def close(self) -> None:
+        """Let go of the files."""
+        for fd, _ in self._files:
+            os.close(fd)
+        self._files = []
+
+
+def _shift(
+    entries: Sequence[tuple[bytes, int, int]], wall_ns: int, step_ns: int
+) -> list[tuple[bytes, int]]:
+    """Return ids and due times of entries, set back as far as the clock was since."""
+    times: list[tuple[bytes, int]] = []
+    shift_ns, next_ns = step_ns, wall_ns
+    for message_id, written_ns, due_ns in reversed(entries):
+        shift_ns += max(0, written_ns - next_ns)
+        next_ns = written_ns
+        times.append((message_id, due_ns - shift_ns))
+    times.reverse()
+    return times
+
+
 def _encode(message_id: bytes, now_ns: int, due_ns: int) -> bytes:
     checksum = zlib.crc32(_CHECKED.pack(message_id, now_ns, due_ns))
     return _ENTRY.pack(message_id, now_ns, due_ns, checksum)
@@ -245,6 +311,10 @@ def _read_entries(path: str) -> Iterator[tuple[bytes, int, int]]:
     except OSError as error:
         logger.warning("due times can't be read, delivering at once file=%s error=%s", path, error)
         return
+    yield from _decode(data, path)
+
+
+def _decode(data: bytes, path: str) -> Iterator[tuple[bytes, int, int]]:
     whole = memoryview(data)[: len(data) - len(data) % _ENTRY.size]
     damaged_count = 0
     for message_id, written_ns, due_ns, checksum in _ENTRY.iter_unpack(whole):

@@ -50,6 +50,17 @@ class Memory:
             if piece.batch.is_deferred:
                 self.deferred[piece] = None
 
+    def cut_front(self, count: int) -> Piece:
+        """Remove and return the first `count` messages of the front piece, fewer than all."""
+        whole = self.pieces[0]
+        front, rest = whole.split(count)
+        self.pieces[0] = rest
+        if whole in self.deferred:
+            del self.deferred[whole]
+            self.deferred[rest] = None
+        self.leave(front)
+        return front
+
     def clear(self) -> deque[Piece]:
         """Have no piece any more; return those that were there."""
         pieces, self.pieces = self.pieces, deque()

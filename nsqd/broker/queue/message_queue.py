@@ -44,32 +44,32 @@ _MEMORY, _WRITTEN, _RETURNED = Origin.MEMORY, Origin.WRITTEN, Origin.RETURNED
 class MessageQueue:
     """Messages in the order in which they came, at most `capacity` of them in memory only."""
 
-    __slots__ = ("_capacity", "_memory", "_unread_count", "backend")
+    __slots__ = ("_capacity", "_unread_count", "backend", "memory")
 
     def __init__(self, capacity: int, backend: Backend) -> None:
         self._capacity = capacity
         self.backend = backend  # the disk behind memory
-        self._memory = Memory()
+        self.memory = Memory()  # changed by this queue only
         # A copy of the backend's, made after each use of it: it is asked for at each delivery.
         self._unread_count = backend.unread_count
 
     @property
     def depth(self) -> int:
         """How many messages wait here."""
-        return self._memory.count + self._memory.kept_count + self._unread_count
+        return self.memory.count + self.memory.kept_count + self._unread_count
 
     @property
     def backend_depth(self) -> int:
         """How many of the waiting messages are on disk."""
-        return self._memory.kept_count + self._unread_count
+        return self.memory.kept_count + self._unread_count
 
     @property
     def waiting_bytes(self) -> int:
         """How large the messages that wait here are or would be on disk."""
-        overhead_bytes = (self._memory.count + self._memory.kept_count) * RECORD_OVERHEAD_BYTES
+        overhead_bytes = (self.memory.count + self.memory.kept_count) * RECORD_OVERHEAD_BYTES
         return (
-            self._memory.size_bytes
-            + self._memory.kept_bytes
+            self.memory.size_bytes
+            + self.memory.kept_bytes
             + overhead_bytes
             + self.backend.unread_bytes
         )
@@ -82,7 +82,7 @@ class MessageQueue:
         Args:
             now_ns: the time by which they are due.
         """
-        for piece in islice(self._memory.pieces, MAX_PASSED_PIECES):
+        for piece in islice(self.memory.pieces, MAX_PASSED_PIECES):
             if piece.batch.due_ns <= now_ns:
                 [timestamp_ns] = piece.batch.timestamps(piece.start, piece.start + 1)
                 return timestamp_ns
@@ -91,7 +91,7 @@ class MessageQueue:
     @property
     def room_count(self) -> int:
         """How many messages can be put into memory now."""
-        return 0 if self._unread_count else max(self._capacity - self._memory.count, 0)
+        return 0 if self._unread_count else max(self._capacity - self.memory.count, 0)
 
     def put(self, batch: AnyBatch, *, is_stored: bool = False) -> None:
         """Append a batch: to memory as far as there is room, the rest to the backend.
@@ -104,9 +104,9 @@ class MessageQueue:
             OSError: the backend failed, and no message of the batch is here.
         """
         count = len(batch.bodies)
-        room = 0 if self._unread_count or is_stored else self._capacity - self._memory.count
+        room = 0 if self._unread_count or is_stored else self._capacity - self.memory.count
         if count <= room:
-            self._memory.enter(Piece(batch, 0, count, _MEMORY))
+            self.memory.enter(Piece(batch, 0, count, _MEMORY))
             return
         aside = self.backend.aside
         if aside is not None and aside.is_needed and not batch.is_deferred:
@@ -114,9 +114,9 @@ class MessageQueue:
         room = max(room, 0)
         kept = self._append(batch, room)
         if room:
-            self._memory.enter(Piece(batch, 0, room, _MEMORY))
+            self.memory.enter(Piece(batch, 0, room, _MEMORY))
         if kept is not None:
-            self._memory.enter(kept)
+            self.memory.enter(kept)
 
     def plan_put(self, parts: Sequence[Part], *, is_stored: bool = False) -> PendingPut:
         """Begin a put of messages that are not deferred; `complete_put` lets them appear.
@@ -158,27 +158,27 @@ class MessageQueue:
             start = min(room, count)
             room -= start
             if start:
-                self._memory.enter(Piece(batch, 0, start, _MEMORY))
+                self.memory.enter(Piece(batch, 0, start, _MEMORY))
             if start == count:
                 continue
             is_kept = (
                 is_kept
-                and self._memory.kept_count < KEEP_MAX_COUNT
-                and self._memory.kept_bytes < KEEP_MAX_BYTES
+                and self.memory.kept_count < KEEP_MAX_COUNT
+                and self.memory.kept_bytes < KEEP_MAX_BYTES
             )
             if not is_kept or aside is None:
                 break
             first = aside.advance(part.encode().lengths[start:])
             ordinals = range(first - start, first - start + count)
-            self._memory.enter(Piece(batch, start, count, _WRITTEN, ordinals))
+            self.memory.enter(Piece(batch, start, count, _WRITTEN, ordinals))
         self._unread_count = self.backend.unread_count
 
     def undo_put(self, batch: AnyBatch) -> None:
         """Undo the last put, which has not been acknowledged and of which nothing was taken."""
         written_from = 0
-        while self._memory.pieces and self._memory.pieces[-1].batch is batch:
-            piece = self._memory.pieces.pop()
-            self._memory.leave(piece)
+        while self.memory.pieces and self.memory.pieces[-1].batch is batch:
+            piece = self.memory.pieces.pop()
+            self.memory.leave(piece)
             if not piece.is_on_disk:
                 written_from = piece.stop
         self._undo_append(batch, written_from)
@@ -214,7 +214,7 @@ class MessageQueue:
         """Return how many of the messages on disk are not to be delivered yet."""
         # A crash, or a publish that was undone, can leave due times without a record.
         count = min(self.backend.count_early(now_ns), self._unread_count)
-        for piece in self._memory.deferred:
+        for piece in self.memory.deferred:
             if piece.batch.due_ns > now_ns:
                 count += piece.count
         return count
@@ -232,19 +232,19 @@ class MessageQueue:
         has_long_tail = self.backend.outstanding_count > OUTSTANDING_MAX_COUNT
         is_stalled = self.backend.aside is not None and self.backend.aside.is_stalled
         for piece in _gather(messages):
-            has_room = self._capacity and self._memory.count + piece.count <= self._capacity
+            has_room = self._capacity and self.memory.count + piece.count <= self._capacity
             if is_stalled or (has_room and not (piece.is_on_disk and has_long_tail)):
-                self._memory.enter(piece)
+                self.memory.enter(piece)
                 continue
             try:
                 kept = self._append(piece.batch, 0)
             except OSError:  # the backend has reported the error to the broker's health
-                self._memory.enter(piece)
+                self.memory.enter(piece)
                 continue
             if piece.is_on_disk:
                 self.backend.commit(piece.ordinals)
             if kept is not None:
-                self._memory.enter(kept)
+                self.memory.enter(kept)
 
     def take(self, max_count: int, max_bytes: int) -> Piece | None:
         """Remove messages of one batch from the front: at least one, or None if the queue is empty.
@@ -252,20 +252,20 @@ class MessageQueue:
         Raises:
             OSError: memory is empty and the disk can't be read.
         """
-        if not self._memory.pieces and not self._load():
+        if not self.memory.pieces and not self._load():
             return None
-        piece = self._memory.pieces[0]
+        piece = self.memory.pieces[0]
         count = whole_count = piece.stop - piece.start
         if count > max_count:
             count = max_count
         if piece.body_bytes > max_bytes:
             count = piece.count_fitting(count, max_bytes)
         if count < whole_count:
-            piece = piece.cut(count)
+            piece = self.memory.cut_front(count)
         else:
-            self._memory.pieces.popleft()
-        self._memory.leave(piece)
-        if self._unread_count and piece.origin is _RETURNED and not self._memory.written_count:
+            self.memory.pieces.popleft()
+            self.memory.leave(piece)
+        if self._unread_count and piece.origin is _RETURNED and not self.memory.written_count:
             # A retry went before the backlog; the backlog goes before the next retry, or retries
             # could circle in memory for ever. An error of the disk is raised once memory is empty.
             with contextlib.suppress(OSError):
@@ -274,7 +274,7 @@ class MessageQueue:
 
     def untake(self, piece: Piece) -> None:
         """Put a piece that was taken and not used back at the front."""
-        self._memory.enter(piece, at_front=True)
+        self.memory.enter(piece, at_front=True)
 
     def iter_loaded(
         self, *, in_memory: bool = True, on_disk: bool = True
@@ -285,10 +285,10 @@ class MessageQueue:
             in_memory, on_disk: whether those without and those with a record are wanted. The others
                 are passed over piece by piece, and the look ends after `MAX_PASSED_PIECES`.
         """
-        if not (in_memory and self._memory.count) and not (on_disk and self._memory.kept_count):
+        if not (in_memory and self.memory.count) and not (on_disk and self.memory.kept_count):
             return
         passed_count = 0
-        for piece in self._memory.pieces:
+        for piece in self.memory.pieces:
             is_on_disk = piece.is_on_disk
             if on_disk if is_on_disk else in_memory:
                 for index in range(piece.start, piece.stop):
@@ -309,14 +309,14 @@ class MessageQueue:
         Return the pieces, which have to be disposed of, and the receipt that is done when no crash
         brings the messages back.
         """
-        pieces = self._memory.clear()
+        pieces = self.memory.clear()
         receipt = self.backend.empty()
         self._unread_count = self.backend.unread_count
         return pieces, receipt
 
     def delete(self) -> tuple[deque[Piece], Receipt]:
         """Drop all messages and remove the files, as `empty` does."""
-        pieces = self._memory.clear()
+        pieces = self.memory.clear()
         receipt = self.backend.delete()
         self._unread_count = self.backend.unread_count
         return pieces, receipt
@@ -334,14 +334,14 @@ class MessageQueue:
             OSError: not everything is on disk.
         """
         due_times = {**self.backend.due_times, **due_times}
-        for piece in self._memory.pieces:
+        for piece in self.memory.pieces:
             batch = piece.batch
             if batch.is_deferred:
                 due_times |= dict.fromkeys(batch.ids(piece.start, piece.stop), batch.due_ns)
         # The record of a message that was deferred at once and never delivered is exact.
         changed = [message for message in messages if message[4] is None or message[2]]
         refused: OSError | None = None
-        for piece in (*self._memory.pieces, *_gather(changed)):
+        for piece in (*self.memory.pieces, *_gather(changed)):
             if piece.origin is _WRITTEN:
                 continue
             try:
@@ -357,7 +357,7 @@ class MessageQueue:
         self.backend.replace_due_times(due_times)
         if refused is not None:
             raise refused
-        self._memory.clear()
+        self.memory.clear()
         self._unread_count = self.backend.unread_count
 
     def _append(self, batch: AnyBatch, start: int) -> Piece | None:
@@ -369,8 +369,8 @@ class MessageQueue:
         stop = len(batch.bodies)
         is_caught_up = (
             not self._unread_count
-            and self._memory.kept_count < KEEP_MAX_COUNT
-            and self._memory.kept_bytes < KEEP_MAX_BYTES
+            and self.memory.kept_count < KEEP_MAX_COUNT
+            and self.memory.kept_bytes < KEEP_MAX_BYTES
         )
         if batch.is_deferred:  # in the queue of a topic, whose channels will defer it
             first = self._append_deferred(batch, start, batch.due_ns, keep=is_caught_up)
@@ -422,11 +422,11 @@ class MessageQueue:
         if piece is None:
             return False
         if not self.backend.due_times:
-            self._memory.enter(piece)
+            self.memory.enter(piece)
             return True
         ids = piece.batch.ids(piece.start, piece.stop)
         for part in _split_by_due_time(piece, map(self.backend.pop_due_time, ids)):
-            self._memory.enter(part)
+            self.memory.enter(part)
         return True
 
 
@@ -438,7 +438,7 @@ def _split_by_due_time(piece: Piece, due_times: Iterable[int]) -> Iterator[Piece
     """
     groups = [(due_ns, len(list(group))) for due_ns, group in groupby(due_times)]
     for due_ns, count in groups:
-        part = piece.cut(count) if count < piece.count else piece
+        part, piece = piece.split(count) if count < piece.count else (piece, piece)
         yield part.with_due_time(due_ns) if due_ns else part
 
 

@@ -87,7 +87,7 @@ def test_the_message_that_reaches_the_bound_is_the_last(
 
 
 @given(sizes=st.lists(st.integers(0, 40), min_size=2, max_size=9), data=st.data())
-def test_a_cut_loses_nothing(sizes: list[int], data: st.DataObject) -> None:
+def test_a_split_loses_nothing(sizes: list[int], data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(sizes) - 2))
     stop = data.draw(st.integers(start + 2, len(sizes)))
     ordinals = data.draw(st.sampled_from([None, range(100, 100 + len(sizes))]))
@@ -95,19 +95,19 @@ def test_a_cut_loses_nothing(sizes: list[int], data: st.DataObject) -> None:
     piece = Piece(make_batch(*sizes), start, stop, origin, ordinals)
     whole = piece.messages()
 
-    front = piece.cut(data.draw(st.integers(1, piece.count - 1)))
+    front, rest = piece.split(data.draw(st.integers(1, piece.count - 1)))
 
-    assert front.messages() + piece.messages() == whole
-    for part in (front, piece):
+    assert front.messages() + rest.messages() == whole == piece.messages()
+    for part in (front, rest):
         assert part.body_bytes == sum(len(message[3]) for message in part.messages())
         assert part.origin is origin
         assert part.is_on_disk is (ordinals is not None)
 
 
 @pytest.mark.parametrize("count", [0, 2])
-def test_a_cut_leaves_something_on_both_sides(count: int) -> None:
+def test_a_split_leaves_something_on_both_sides(count: int) -> None:
     with pytest.raises(AssertionError):
-        Piece(make_batch(1, 1), 0, 2, Origin.MEMORY).cut(count)
+        Piece(make_batch(1, 1), 0, 2, Origin.MEMORY).split(count)
 
 
 def test_a_due_time_makes_a_deferred_batch_with_the_same_records() -> None:

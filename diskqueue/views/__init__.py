@@ -1,0 +1,8 @@
+"""What readers from outside see of an open queue, and hold while they read.
+
+pins   Pins: segment files whose bytes stay while a reader needs them
+view   QueueView: the segments and positions of a queue, as they are now
+
+Called by queue and sync_job, and by nsqd's broker for its snapshots. Imports layout and the parts
+of a queue; changes none of them.
+"""

@@ -1,0 +1,97 @@
+"""Pins: the bytes of a file stay for its readers, whatever becomes of its name."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from diskqueue.views.pins import Pin, Pins
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "t.diskqueue.000000.dat"
+    path.write_bytes(b"records")
+    return path
+
+
+def read(pins: Pins, pin: Pin) -> bytes:
+    fd = pins.open(pin)
+    try:
+        return os.pread(fd, 100, 0)
+    finally:
+        os.close(fd)
+
+
+def open_count() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_file_that_stays_costs_nothing(path: Path) -> None:
+    pins = Pins()
+    before = open_count()
+
+    pin = pins.pin(str(path))
+
+    assert open_count() == before
+    assert read(pins, pin) == b"records"
+
+
+def test_a_removed_file_is_there_until_the_last_pin_goes(path: Path) -> None:
+    pins = Pins()
+    before = open_count()
+    first, second = pins.pin(str(path)), pins.pin(str(path))
+
+    pins.keep(str(path))
+    path.unlink()
+    path.write_bytes(b"of another queue")
+
+    assert read(pins, first) == read(pins, second) == b"records"
+    pins.release(first)
+    with pytest.raises(FileNotFoundError):
+        pins.open(first)
+    assert read(pins, second) == b"records"
+    pins.release(second)
+    pins.release(second)
+    assert open_count() == before
+
+
+def test_a_pin_on_the_new_file_of_the_same_name_is_another(path: Path) -> None:
+    pins = Pins()
+    old = pins.pin(str(path))
+    pins.keep(str(path))
+    path.unlink()
+    path.write_bytes(b"new")
+    new = pins.pin(str(path))
+
+    assert (read(pins, old), read(pins, new)) == (b"records", b"new")
+    pins.release(old)
+    assert read(pins, new) == b"new"
+
+
+def test_a_file_without_a_pin_is_not_opened(path: Path) -> None:
+    pins = Pins()
+    pins.release(pins.pin(str(path)))
+    before = open_count()
+
+    pins.keep(str(path))
+
+    assert open_count() == before
+
+
+def test_a_reader_loses_a_file_that_cannot_be_opened(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pins = Pins()
+    pin = pins.pin(str(path))
+
+    def refuse(*_: object) -> int:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        pins.keep(str(path))
+
+    assert "a reader loses a segment" in caplog.text
+    with pytest.raises(FileNotFoundError):
+        pins.open(pin)
