@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -21,6 +22,12 @@ from nsqd.client.settings import Address
 from nsqd.http.client import V1_ACCEPT, BadReplyError, ClientLimits, HttpClient, Url, UrlError
 
 _MAX_BODY_BYTES = 256 << 20
+# Names of topics and channels have no character that would be escaped.
+_AGE = re.compile(
+    r'^nsqd_channel_oldest_message_age_seconds\{channel="(?P<channel>[^"]*)",topic="(?P<topic>[^"]*)"\}'
+    r" (?P<age>[0-9.e+-]+)",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +124,17 @@ class Cluster:
             query["channel"] = channel
         return await self.ask("GET", nodes, f"/stats?{urlencode(query)}")
 
+    async def find_ages(self, nodes: Sequence[Node]) -> list[dict[tuple[str, str], float]]:
+        """Return, for every node, the age in seconds of the oldest message of its channels.
+
+        Only our nsqd tells; for another one there is nothing.
+        """
+        outcomes = await self.ask("GET", nodes, "/metrics")
+        return [
+            read_ages(each.answer) if each.error is None and isinstance(each.answer, str) else {}
+            for each in outcomes
+        ]
+
     async def _ask_node(self, method: str, node: Node, target: str, body: bytes) -> Outcome:
         if node.http is None:
             return Outcome(str(node), error="its HTTP address is not known")
@@ -162,6 +180,12 @@ def check(outcomes: Sequence[Outcome], what: str) -> ExitCode:
     raise CliError(
         text, ExitCode.MISSING if first.status == HTTPStatus.NOT_FOUND else ExitCode.FAILED
     )
+
+
+def read_ages(text: str) -> dict[tuple[str, str], float]:
+    """Return the ages in /metrics by topic and channel."""
+    found = _AGE.finditer(text)
+    return {(each["topic"], each["channel"]): float(each["age"]) for each in found}
 
 
 def lacks_feature(outcomes: Sequence[Outcome]) -> bool:

@@ -19,6 +19,7 @@ GROUPS: Final = {
         "to-file": ("nsqd.cli.sinks.to_file", "write messages to files that survive a power cut"),
     },
     "watching": {
+        "top": ("nsqd.cli.watch.top", "watch nodes, topics and channels on a full screen"),
         "stat": ("nsqd.cli.watch.stat", "show the figures of a topic, again and again"),
     },
     "administration": {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from nsqd.cli.cluster import Outcome
@@ -67,13 +67,16 @@ class Figures:
     at: float
     values: dict[str, int]
     is_paused: bool = False
+    # From publish to FIN, in ms by quantile, where nsqd measures it; the worst of the nodes.
+    latencies: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def add_up(cls, name: str, entries: Iterable[dict[str, Any]], at: float) -> Figures:
         """Sum the entries of /stats."""
         found = list(entries)
         values = {key: sum(int(entry.get(key, 0)) for entry in found) for key in _COLUMNS}
-        return cls(name, at, values, any(entry.get("paused") for entry in found))
+        is_paused = any(entry.get("paused") for entry in found)
+        return cls(name, at, values, is_paused, _worst_latencies(found))
 
     def rates(self, before: Figures) -> tuple[float, float]:
         """Return messages in and out per second, by the time that really passed."""
@@ -81,6 +84,16 @@ class Figures:
         came = self.values["message_count"] - before.values["message_count"]
         grown = self.values["depth"] - before.values["depth"]
         return came / passed_s, (came - grown) / passed_s
+
+
+def _worst_latencies(entries: Iterable[dict[str, Any]]) -> dict[str, float]:
+    worst: dict[str, float] = {}
+    for entry in entries:
+        measured = entry.get("e2e_processing_latency") or {}
+        for each in measured.get("percentiles") or []:
+            name = f"p{float(each['quantile']) * 100:g}"
+            worst[name] = max(worst.get(name, 0.0), round(float(each["value"]) / 1e6, 3))
+    return worst
 
 
 def read_figures(

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Final, TextIO
+from typing import Final, Literal, TextIO
 
 
 class ExitCode(enum.IntEnum):
@@ -108,13 +108,29 @@ def _print_rich(
     from rich.markup import escape
     from rich.table import Table
 
-    console = Console(color_system="auto" if is_coloured else None, highlight=False)
+    console = Console(no_color=not is_coloured, highlight=False)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for head, is_number in zip(heads, are_numbers, strict=True):
-        table.add_column(head, justify="right" if is_number else "left", overflow="ellipsis")
+    for index, (head, is_number) in enumerate(zip(heads, are_numbers, strict=True)):
+        # Where the terminal is too narrow, texts are cut and numbers are not.
+        width = max([len(head), *(len(row[index]) for row in cells)]) if is_number else None
+        justify: Literal["left", "right"] = "right" if is_number else "left"
+        table.add_column(head, justify=justify, overflow="ellipsis", no_wrap=True, min_width=width)
     for row in cells:
         table.add_row(*map(escape, row))
     console.print(table)
+
+
+def shorten(text: str, width: int) -> str:
+    """Return text of at most this width; what is left out stood in the middle."""
+    if len(text) <= width:
+        return text
+    tail = max(0, (width - 1) // 2)
+    return f"{text[: max(0, width - 1 - tail)]}…{text[len(text) - tail :] if tail else ''}"
+
+
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

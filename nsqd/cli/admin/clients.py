@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import shutil
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -22,6 +24,17 @@ EXAMPLES: Final = {
 _HEADS: Final = (
     *("kind", "topic", "channel", "hostname", "address", "user_agent", "ready", "in_flight"),
     *("messages", "finished", "requeued", "connected"),
+)
+
+_WIDE: Final = 140
+_NARROW_HEADS: Final = (
+    "topic",
+    "channel",
+    "address",
+    "ready",
+    "in_flight",
+    "messages",
+    "connected",
 )
 
 
@@ -59,7 +72,9 @@ async def _list(options: argparse.Namespace) -> int:
         now_s = time.time()
         for row in rows:
             row["connected"] = show_age(max(0.0, now_s - row["connected"]))
-    heads = _HEADS if len(nodes) < 2 else ("nsqd", *_HEADS)
+    heads: Sequence[str] = _HEADS if len(nodes) < 2 else ("nsqd", *_HEADS)
+    if sys.stdout.isatty() and shutil.get_terminal_size().columns < _WIDE:
+        heads = _NARROW_HEADS
     print_rows(options, rows, _drop_empty(heads, rows))
     return code
 

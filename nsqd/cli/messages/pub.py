@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import base64
+import contextlib
 import json
 import os
 import signal
@@ -23,6 +24,7 @@ from typing import Any, Final
 
 from nsqd.cli import arguments, loop
 from nsqd.cli.output import CliError, ExitCode, note, print_json, show_bytes
+from nsqd.cli.progress import ProgressLine
 from nsqd.cli.target import find_target
 from nsqd.client import AuthError, Bounds, ConnectError, NsqError, Producer, PublishError
 from nsqd.client.publish.producer import Spread
@@ -36,6 +38,7 @@ EXAMPLES: Final = {
 _READ_BYTES: Final = 1 << 20
 _READS_AHEAD: Final = 4
 _MAX_PIECE_BYTES: Final = 64 << 20
+_MAX_BURST_S: Final = 0.05
 _SIZE: Final = struct.Struct(">i")
 
 
@@ -197,7 +200,8 @@ async def _publish(options: argparse.Namespace) -> int:
         **target.connection_options(),
     )
     try:
-        async with producer:
+        progress = ProgressLine(lambda: job.show(producer), is_quiet=options.quiet)
+        async with progress, producer:
             await job.publish(producer)
     except NsqError as error:
         raise _explain(error, job) from error
@@ -225,6 +229,7 @@ class Job:
         self._empty = 0
         self._started = time.monotonic()
         self._interrupt: ExitCode | None = None
+        self._due = 0.0  # when the next message may leave, at a given rate
         self._stop = asyncio.Event()
 
     def count(self, bodies: list[bytes]) -> None:
@@ -250,7 +255,9 @@ class Job:
                 self._begun += len(bodies)
                 task = asyncio.create_task(self._send(producer, bodies))
                 under_way.append((task, bodies))
-                while len(under_way) > _READS_AHEAD or (under_way and under_way[0][0].done()):
+                # At a given rate the order is that of the input, so nothing is ahead.
+                ahead = 0 if self._options.rate else _READS_AHEAD
+                while len(under_way) > ahead or (under_way and under_way[0][0].done()):
                     await self._confirm(under_way)
             while under_way:
                 await self._confirm(under_way)
@@ -269,6 +276,15 @@ class Job:
         if self._begun > self.published:
             parts.append(f"{self.published + 1}-{self._begun} may be")
         return ", ".join(parts) or "nothing is published"
+
+    def show(self, producer: Producer) -> str:
+        """Return how far it is."""
+        rate = self.published / max(time.monotonic() - self._started, 1e-9)
+        waiting, again = self._begun - self.published, producer.stats().resent
+        text = f"{self.published:,} published to {self._options.topic}, {rate:,.0f}/s"
+        return f"{text}, {waiting:,} not answered yet" + (
+            f", {again:,} sent twice" if again else ""
+        )
 
     def report(self, producer: Producer) -> None:
         """Print the summary."""
@@ -361,24 +377,35 @@ class Job:
         return await producer.publish_many(options.topic, bodies)
 
     async def _send_slowly(self, producer: Producer, bodies: list[bytes]) -> int:
-        """Publish at the rate that was asked for, without a burst after a pause."""
+        """Publish at the rate that was asked for; return how many, which a signal may cut short."""
+        options = self._options
         running = asyncio.get_running_loop()
-        due = running.time()
-        for body in bodies:
-            await asyncio.sleep(max(0.0, due - running.time()))
-            await producer.publish(self._options.topic, body)
-            due = max(due + 1 / self._options.rate, running.time() - 1 / self._options.rate)
-        return len(bodies)
+        sent = 0
+        while sent < len(bodies) and not self._stop.is_set():
+            # A pause of the input earns no burst.
+            self._due = max(self._due, running.time() - _MAX_BURST_S)
+            wait_s = self._due - running.time()
+            if wait_s > 0:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s):
+                        await self._stop.wait()
+                continue
+            count = 1 + int(-wait_s * options.rate)
+            chunk = bodies[sent : sent + count]
+            await producer.publish_many(options.topic, chunk)
+            self._due += len(chunk) / options.rate
+            sent += len(chunk)
+        return sent
 
     async def _confirm(self, under_way: deque[tuple[asyncio.Task[int], list[bytes]]]) -> None:
         task, bodies = under_way[0]
         try:
-            await task
+            sent = await task
         except PublishError as error:
             self.published += error.confirmed_count
             raise
         under_way.popleft()
-        self.count(bodies)
+        self.count(bodies[:sent])
 
 
 async def read_stdin(stop: asyncio.Event) -> AsyncIterator[bytes]:

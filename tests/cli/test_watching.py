@@ -1,0 +1,113 @@
+"""`nsq top` on a terminal of its own, and without one."""
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.cli.conftest import Shell, command, environment, node
+from tests.support.daemon_process import DaemonProcess
+
+
+class Terminal:
+    """A command on a terminal, and all that it wrote."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", descriptor: int) -> None:
+        self.process = process
+        self.shown = ""
+        self._descriptor = descriptor
+
+    def press(self, keys: str) -> None:
+        """Type."""
+        self.shown = ""
+        os.write(self._descriptor, keys.encode())
+
+    def _text(self) -> str:
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.shown)
+
+    def wait_for(self, pattern: str) -> None:
+        """Read until the screen has shown something."""
+        ends_at = time.monotonic() + 20
+        while not re.search(pattern, self.shown) and not re.search(pattern, self._text()):
+            assert time.monotonic() < ends_at, self.shown
+            if select.select([self._descriptor], [], [], 0.1)[0]:
+                self.shown += os.read(self._descriptor, 65536).decode("utf-8", "replace")
+
+
+@contextmanager
+def on_terminal(shell: Shell, *argv: str, columns: int = 100) -> Iterator[Terminal]:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    env = {**environment(shell.home), "TERM": "xterm-256color", "COLUMNS": str(columns)}
+    process = subprocess.Popen(
+        command("nsq", *argv), stdin=theirs, stdout=theirs, stderr=theirs, env=env,
+        start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    try:
+        yield Terminal(process, ours)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
+def test_top_shows_queues_and_changes_them_after_y(shell: Shell, daemon: DaemonProcess) -> None:
+    daemon.request("POST", "/topic/create?topic=orders")
+    daemon.request("POST", "/channel/create?topic=orders&channel=billing")
+    daemon.publish("orders", b"1", b"2", b"3")
+    daemon.wait_for_channel("orders", "billing", depth=3)
+
+    with on_terminal(shell, "top", "--interval", "0.2s", "-a", node(daemon)) as terminal:
+        terminal.wait_for("orders/billing .* 3 ")
+        terminal.press("e")
+        terminal.wait_for(r"empty orders/billing with 3 messages\? y/N")
+        terminal.press("n")
+        terminal.wait_for("nothing was changed")
+        assert daemon.wait_for_channel("orders", "billing", depth=3)
+        terminal.press("ey")
+        terminal.wait_for("done on 1 node")
+        daemon.wait_for_channel("orders", "billing", depth=0)
+        terminal.press("q")
+        assert terminal.process.wait(20) == 0
+
+
+def test_top_gives_the_terminal_back_after_a_signal(
+    shell: Shell, our_daemon: DaemonProcess
+) -> None:
+    with on_terminal(shell, "top", "-a", node(our_daemon)) as terminal:
+        terminal.wait_for("s sort")
+        terminal.process.send_signal(signal.SIGTERM)
+        terminal.wait_for(re.escape("\x1b[?1049l"))  # the screen that was there before
+        assert terminal.process.wait(20) == 0
+
+
+def test_top_reports_without_a_terminal(shell: Shell, daemon: DaemonProcess) -> None:
+    daemon.publish("t", b"x")
+    at = ("-a", node(daemon), "--interval", "0.1s", "--count", "2")
+
+    reports = [json.loads(line) for line in shell.nsq("top", "--json", *at).splitlines()]
+    lines = shell.nsq("top", "--by-node", *at).splitlines()
+
+    assert len(reports) == 2
+    assert reports[1]["nodes"][0]["topics"] == 1
+    [queue] = reports[1]["queues"]
+    assert (queue["topic"], queue["channel"], queue["depth"]) == ("t", "", 1)
+    assert lines[0].split()[:2] == ["node", "queue"]
+    assert len(lines) == 5
+
+
+@pytest.mark.parametrize("argv", [("top",), ("top", "--json")])
+def test_top_without_nsqd_fails(shell: Shell, argv: tuple[str, ...]) -> None:
+    shell.nsq(*argv, "-a", "127.0.0.1:1", code=1)
