@@ -5,7 +5,7 @@ publish   /pub, /mpub              admin    POST /topic/*, /channel/*: create, d
 peek      look at messages         limits   /topic/limits
 analytics /snapshot, /segments: queues and archives for analysis
 config    /config/:opt             access   TLS only, CORS, bearer token
-topics    the topic or channel that a request names, and the answer of a disk that refuses
+console   /console/, the page      topics   the topic or channel that a request names
 
-Called by `nsqd.daemon`. Imports http, analytics, broker, stats, node, config, runtime.
+Called by `nsqd.daemon`. Imports console, http, analytics, broker, stats, node, config, runtime.
 """

@@ -11,6 +11,7 @@ from nsqd.api.access import CorsPolicy, refuse_plain_http
 from nsqd.api.admin import LEGACY_PATHS, AdminRoutes
 from nsqd.api.analytics import AnalyticsRoutes
 from nsqd.api.config import ConfigRoutes
+from nsqd.api.console import ConsoleRoutes
 from nsqd.api.limits import LimitRoutes
 from nsqd.api.peek import PeekRoutes
 from nsqd.api.publish import PublishRoutes
@@ -56,6 +57,8 @@ def make_router(node: Node) -> Router:
     AnalyticsRoutes(node).add_to(router)
     DebugRoutes("nsqd").add_to(router)
     NodeRoutes(node).add_to(router)
+    if options.console:
+        ConsoleRoutes().add_to(router)
     return router
 
 

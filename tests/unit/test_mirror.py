@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("diskqueue", "lookupd", "nsqd", "spark_jobs")
+PACKAGES = ("console", "diskqueue", "lookupd", "nsqd", "spark_jobs")
 
 # Modules without behaviour of their own: exceptions, protocols and records that others fill.
 VALUES = {
@@ -62,6 +62,7 @@ ELSEWHERE = {
     # Routes are thin, and their contract is HTTP.
     "nsqd/api/admin.py": "wire/test_http_api.py",
     "nsqd/api/analytics.py": "wire/test_snapshots.py",
+    "nsqd/api/console.py": "wire/test_console.py",
     "nsqd/api/config.py": "wire/test_http_api.py",
     "nsqd/api/limits.py": "wire/test_topic_limits.py",
     "nsqd/api/peek.py": "wire/test_peek.py",

@@ -1,0 +1,404 @@
+// Overview, topics, one topic, one channel.
+
+import { html, nothing } from "./vendor/lit-html/lit-html.js";
+import * as actions from "./actions.js";
+import * as format from "./format.js";
+import { columnsMenu, table } from "./table.js";
+import { badge, button, chart, copyLine, emptyState, paused, rangePicker, spark, tabs, tile, tiles } from "./widgets.js";
+
+const pausedRow = (row) => paused({ pausedNodes: row.paused, nodeCount: row.nodes });
+const estimated = (row) => (row.out_estimated ? html`<abbr title="estimated: this node does not count finished messages, and emptying looks like finishing">~</abbr>` : nothing);
+const range = (app) => app.route.query.range ?? "10m";
+
+/** History that a page asks for with its other figures. */
+const historyOf = (app, query) => app.source.history({ ...query, range: range(app) });
+
+function errorState(app, error, { what, back, backLabel, more }) {
+  if (error.status === 404) return emptyState(what, html`<p><a href=${back}>${backLabel}</a></p>`, more ?? nothing);
+  return emptyState("The figures could not be read.", html`<p>${error.message}</p>`, html`<button type="button" @click=${() => app.refresh()}>Ask again</button>`);
+}
+
+// Findings.
+
+function findingRow(app, finding) {
+  const { topic, channel, node, severity, hint } = finding;
+  const lasted = finding.since_ms ? app.overview.time_ms - finding.since_ms : 0;
+  const details = [finding.count ? `${format.count(finding.count)} waiting` : "", lasted >= 60_000 ? `for ${format.duration(lasted / 1000)}` : ""].filter(Boolean).join(", ");
+  const href = topic !== undefined ? app.href(channel === undefined ? "topic" : "channel", { topic, channel }) : node !== undefined ? app.href("node", { node }) : null;
+  return html`<li class=${severity}>
+    <span class="sign" role="img" aria-label=${severity}>${{ error: "!", warning: "!", info: "i" }[severity]}</span>
+    <div><p>${href ? html`<a href=${href}>${finding.text}</a>` : finding.text}${details ? html` <span class="soft">${details}</span>` : nothing}</p><p class="soft">${hint}</p></div>
+    ${["no_consumer", "no_channel"].includes(finding.kind) && app.can("operate") ? button("Pause topic", () => actions.pause(app, [{ topic }], true)) : nothing}
+  </li>`;
+}
+
+function findings(app, list = app.overview.findings) {
+  const isOpen = app.memory.get("all-findings");
+  const shown = isOpen ? list : list.slice(0, 5);
+  const rest = list.length - shown.length;
+  return html`<section class="findings ${list.length ? "" : "none"}" aria-labelledby="findings-title">
+    <h2 id="findings-title">${list.length ? `Findings (${format.count(list.length + (app.overview.more_findings ?? 0))})` : "No findings"}</h2>
+    ${list.length
+      ? html`<ul>${shown.map((finding) => findingRow(app, finding))}</ul>`
+      : html`<p class="soft">No queue grows without a consumer, ${app.source.mode === "node" ? "the node is healthy" : "every node answers and is healthy"}.</p>`}
+    ${rest > 0 || isOpen
+      ? html`<button type="button" class="link" @click=${() => {
+          app.memory.set("all-findings", !isOpen);
+          app.invalidate();
+        }}>${isOpen ? "Fewer" : `${rest} more`}</button>`
+      : nothing}
+  </section>`;
+}
+
+// The table of topics.
+
+const TOPIC_COLUMNS = [
+  {
+    id: "topic", label: "Topic", small: true, css: "name", value: (row) => row.topic.toLowerCase(),
+    cell: (row, app = current) => html`<a href=${app.href("topic", { topic: row.topic })}>${row.topic}</a> ${pausedRow(row)}${row.dead_letters_of ? html` <small class="soft">dead letters of ${row.dead_letters_of}</small>` : nothing}${row.stale ? badge(`${row.stale} stale`, "warn", "nodes that have not answered lately") : nothing}`,
+  },
+  { id: "waiting", label: "Waiting", num: true, small: true, tip: "messages in the queue of the topic and in those of its channels, added", value: (row) => row.waiting, cell: (row) => format.count(row.waiting) },
+  { id: "in", label: "In/s", num: true, small: true, isOptional: true, tip: "messages published per second", value: (row) => row.in_rate, cell: (row) => format.rate(row.in_rate) },
+  { id: "out", label: "Out/s", num: true, small: true, isOptional: true, tip: "messages finished per second, over all channels", value: (row) => row.out_rate, cell: (row) => html`${estimated(row)}${format.rate(row.out_rate)}` },
+  { id: "in_flight", label: "In flight", num: true, isOptional: true, tip: "delivered, and not yet finished", value: (row) => row.in_flight, cell: (row) => format.count(row.in_flight) },
+  { id: "deferred", label: "Deferred", num: true, isOptional: true, tip: "to be delivered later", value: (row) => row.deferred, cell: (row) => format.count(row.deferred) },
+  { id: "clients", label: "Clients", num: true, isOptional: true, small: true, tip: "consumers of all channels", value: (row) => row.clients, cell: (row) => format.count(row.clients) },
+  { id: "channels", label: "Channels", num: true, isOptional: true, value: (row) => row.channels, cell: (row) => format.count(row.channels) },
+  { id: "disk", label: "Disk", num: true, isOptional: true, tip: "bytes of its files", value: (row) => row.disk_bytes, cell: (row) => format.bytes(row.disk_bytes) },
+  { id: "messages", label: "Messages", num: true, isOptional: true, isHidden: true, tip: "published since the start", value: (row) => row.message_count, cell: (row) => format.count(row.message_count) },
+  { id: "nodes", label: "Nodes", num: true, isOptional: true, isHidden: true, value: (row) => row.nodes, cell: (row) => format.count(row.nodes) },
+  { id: "spark", label: "Last 10 min", css: "spark-cell", isOptional: true, tip: "waiting", cell: (row, app = current) => spark(app.source.sparkline(row.topic)) },
+];
+// The columns' functions get a row alone; there is one app in a page.
+let current = null;
+
+const firstMessage = (app) => `curl -d 'hello, world' '${location.origin}${app.source.mode === "node" ? "" : app.href("overview").replace(/\/$/, "")}/pub?topic=greetings'`;
+
+function noTopics(app) {
+  return emptyState(
+    "No topic yet. Publish the first message:",
+    app.source.mode === "node" ? copyLine(app, firstMessage(app)) : html`<p>to any nsqd of the cluster, or from here.</p>`,
+    app.can("operate") ? html`<p>${button("Publish…", () => actions.publish(app, { topic: "greetings", body: "hello, world" }), { kind: "primary" })}</p>` : nothing,
+  );
+}
+
+function topicsTable(app) {
+  current = app;
+  const { q = "", backlog } = app.route.query;
+  const all = [...app.model.topics.values()];
+  const wanted = q.toLowerCase();
+  const rows = all.filter((row) => (!wanted || row.topic.toLowerCase().includes(wanted) || row.list.some((channel) => channel.channel.toLowerCase().includes(wanted))) && (!backlog || row.waiting > 0));
+  if (!all.length) return noTopics(app);
+  for (const name of app.marks) if (!app.model.topics.has(name)) app.marks.delete(name);
+  const marked = [...app.marks].map((topic) => ({ topic }));
+  const isAdmin = app.can("admin");
+  const canOperate = app.can("operate");
+  app.source.sparklines(rows.slice(0, 80).map((row) => row.topic));
+  return html`<section aria-labelledby="topics-title">
+    <div class="bar">
+      <h2 id="topics-title">Topics <span class="soft">(${rows.length === all.length ? format.count(all.length) : `${format.count(rows.length)} of ${format.count(all.length)}`})</span></h2>
+      <input id="filter" type="search" placeholder="Filter" aria-label="filter topics" .value=${q} autocomplete="off" spellcheck="false" @input=${(event) => app.setQuery({ q: event.target.value }, { isTyping: true })} />
+      <label class="check"><input type="checkbox" .checked=${Boolean(backlog)} @change=${(event) => app.setQuery({ backlog: event.target.checked ? 1 : null })} /> only with backlog</label>
+      ${columnsMenu(app, "topics", TOPIC_COLUMNS)}
+      <span class="grow"></span>
+      ${marked.length && canOperate
+        ? html`<span class="marked">${format.count(marked.length)} marked</span>
+            ${button("Pause", () => actions.pause(app, marked, true))}${button("Unpause", () => actions.pause(app, marked, false))}
+            ${isAdmin ? html`${button("Empty…", () => actions.lose(app, "empty", marked))}${button("Delete…", () => actions.lose(app, "delete", marked))}` : nothing}`
+        : canOperate
+          ? html`${button("Publish…", () => actions.publish(app))}${button("Create topic…", () => actions.create(app))}`
+          : nothing}
+    </div>
+    ${table(app, {
+      id: "topics", label: "topics", columns: TOPIC_COLUMNS, rows, keyOf: (row) => row.topic, fallback: "-waiting", marks: canOperate ? app.marks : undefined,
+      empty: emptyState("No topic fits the filter.", html`<p><button type="button" @click=${() => app.setQuery({ q: null, backlog: null })}>Show all</button></p>`),
+    })}
+  </section>`;
+}
+
+function pauseMarked(app, key) {
+  const names = app.marks.size ? [...app.marks] : key ? [key] : [];
+  const rows = names.map((name) => app.model.topics.get(name)).filter(Boolean);
+  if (rows.length && app.can("operate")) actions.pause(app, rows.map((row) => ({ topic: row.topic })), rows.some((row) => !row.paused));
+}
+
+const nodesNote = ({ up, stale, gone, counted }) => (stale || gone ? `${counted} of ${up + stale} nodes counted` : null);
+
+export const overview = {
+  title: () => "Overview",
+  load: async (app) => ({ history: await historyOf(app, {}) }),
+  render(app, data) {
+    const { totals, nodes } = app.overview;
+    const history = data?.history;
+    const isEmpty = !app.model.topics.size;
+    return html`<h1 tabindex="-1" class="hidden">Overview</h1>
+      ${findings(app)}
+      ${tiles(
+        tile("In", html`${format.rate(totals.in_rate)}<small>/s</small>`, { tip: "messages published per second" }),
+        tile("Out", html`${estimated(totals)}${format.rate(totals.out_rate)}<small>/s</small>`, { tip: "messages finished per second, over all channels" }),
+        tile("Waiting", format.count(totals.waiting), { tip: "messages in the queues of topics and channels, added", note: nodesNote(nodes), id: "total-waiting" }),
+        tile("In flight", format.count(totals.in_flight), { tip: "delivered, and not yet finished" }),
+        app.source.mode === "node"
+          ? tile("Node", app.source.stats.health === "OK" ? "healthy" : "unhealthy", { href: app.href("nodes") })
+          : tile("Nodes", html`${format.count(nodes.up)} up`, { href: app.href("nodes"), note: `${nodes.stale} stale, ${nodes.gone} gone` }),
+      )}
+      ${isEmpty
+        ? nothing
+        : html`<div class="chart-bar">${rangePicker(app)}</div><div class="charts three">
+            ${chart(app, "In and out", history, [["in", "in"], ["out", "out"]], "/s")}
+            ${chart(app, "Waiting", history, [["waiting", "waiting"]])}
+            ${chart(app, "In flight and deferred", history, [["in flight", "in_flight"], ["deferred", "deferred"]])}
+          </div>`}
+      ${topicsTable(app)}`;
+  },
+  onPause: pauseMarked,
+};
+
+export const topics = {
+  title: () => "Topics",
+  render: (app) => html`<h1 tabindex="-1" class="hidden">Topics</h1>${topicsTable(app)}`,
+  onPause: pauseMarked,
+};
+
+// One topic.
+
+const depthParts = (row) => html`${format.count(row.depth)} <small class="soft">(${format.count(row.memory_depth ?? row.depth - row.backend_depth)} + ${format.count(row.backend_depth)})</small>`;
+
+function latencyTile(latency) {
+  const worst = latency?.percentiles?.toSorted((a, b) => b.quantile - a.quantile)[0];
+  if (!worst || !latency.count) return nothing;
+  return tile(`Latency p${+(worst.quantile * 100).toFixed(1)}`, format.latency(worst.max), { tip: "from publish to FIN; the worst node", note: worst.max === worst.average ? null : `avg ${format.latency(worst.average)}` });
+}
+
+const channelColumns = (app) => [
+  { id: "channel", label: "Channel", small: true, css: "name", value: (row) => row.channel.toLowerCase(), cell: (row) => html`<a href=${app.href("channel", { topic: row.topic, channel: row.channel })}>${row.channel}</a> ${pausedRow(row)}` },
+  { id: "waiting", label: "Waiting (memory + disk)", num: true, small: true, value: (row) => row.depth, cell: depthParts },
+  { id: "in", label: "In/s", num: true, value: (row) => row.in_rate, cell: (row) => format.rate(row.in_rate) },
+  { id: "out", label: "Out/s", num: true, small: true, value: (row) => row.out_rate, cell: (row) => html`${estimated(row)}${format.rate(row.out_rate)}` },
+  { id: "in_flight", label: "In flight", num: true, value: (row) => row.in_flight, cell: (row) => format.count(row.in_flight) },
+  { id: "deferred", label: "Deferred", num: true, value: (row) => row.deferred, cell: (row) => format.count(row.deferred) },
+  { id: "requeued", label: "Requeued/s", num: true, value: (row) => row.requeue_rate, cell: (row) => format.rate(row.requeue_rate) },
+  { id: "timed_out", label: "Timed out/s", num: true, value: (row) => row.timeout_rate, cell: (row) => format.rate(row.timeout_rate) },
+  { id: "clients", label: "Clients", num: true, small: true, value: (row) => row.clients, cell: (row) => format.count(row.clients) },
+  { id: "latency", label: "Latency", num: true, tip: "the highest percentile of the worst node", value: (row) => row.latency_ns, cell: (row) => format.latency(row.latency_ns) },
+  { id: "empty", label: "Time to empty", num: true, tip: "at the rates of now", cell: (row) => format.timeToEmpty(row.depth, row.in_rate, row.out_rate) },
+  {
+    id: "act", label: "", css: "act", cell: (row) => {
+      const target = [{ topic: row.topic, channel: row.channel }];
+      return app.can("operate") ? html`${button(row.paused ? "Unpause" : "Pause", () => actions.pause(app, target, !row.paused))}${app.can("admin") ? button("Empty…", () => actions.lose(app, "empty", target)) : nothing}` : nothing;
+    },
+  },
+];
+
+function nodeState(row) {
+  if (row.error) return badge(`${row.state === "gone" ? "gone" : "no answer"}${row.age_ms ? ` ${format.duration(row.age_ms / 1000)}` : ""}`, "bad", row.error);
+  return row.state === "up" ? nothing : badge(row.state, "warn");
+}
+
+const topicNodeColumns = (app, topic) => [
+  { id: "node", label: "Node", small: true, css: "name", value: (row) => row.node, cell: (row) => html`<a href=${app.href("node", { node: row.node })}>${row.node}</a> ${row.paused ? badge("paused", "warn") : nothing}${nodeState(row)}${row.tombstoned_s === null || row.tombstoned_s === undefined ? nothing : badge(row.tombstoned_s ? `hidden from discovery, ${Math.round(row.tombstoned_s)} s left` : "hidden from discovery", "warn", "a tombstone: consumers are not sent there")}` },
+  { id: "waiting", label: "Waiting (memory + disk)", num: true, small: true, value: (row) => row.depth, cell: depthParts },
+  { id: "in", label: "In/s", num: true, small: true, value: (row) => row.in_rate, cell: (row) => format.rate(row.in_rate) },
+  { id: "messages", label: "Messages", num: true, small: true, value: (row) => row.message_count, cell: (row) => format.count(row.message_count) },
+  { id: "channels", label: "Channels", num: true, value: (row) => row.channels, cell: (row) => format.count(row.channels) },
+  {
+    id: "act", label: "", css: "act", cell: (row) => {
+      const target = [{ topic, node: row.node }];
+      if (!app.can("operate") || app.source.mode === "node") return nothing;
+      return html`${button(row.paused ? "Unpause here" : "Pause here", () => actions.pause(app, target, !row.paused))}${app.can("admin") ? html`${button("Empty here…", () => actions.lose(app, "empty", target))}${button("Tombstone…", () => tombstone(app, topic, row.node))}` : nothing}`;
+    },
+  },
+];
+
+async function tombstone(app, topic, node) {
+  const body = html`<p>Consumers are not sent to <b>${node}</b> for <b>${topic}</b> any more, for about 45 s; then the topic is deleted there. A producer that publishes to the node again brings it back.</p>`;
+  if (await actions.confirmOnce(app, { title: `Tombstone ${topic} on ${node}`, body, button: "Tombstone" })) actions.run(app, "tombstone", [{ topic, node }]);
+}
+
+const TABS = [["channels", "Channels"], ["nodes", "Nodes"], ["messages", "Messages"], ["limits", "Limits"]];
+
+/** A tab whose module comes when it is opened. */
+function lazyTab(app, name, load, show) {
+  const module = app.memory.get(name);
+  if (!module) {
+    load().then((loaded) => {
+      app.memory.set(name, loaded);
+      app.invalidate();
+    });
+    return html`<p class="soft">Loading…</p>`;
+  }
+  return show(module);
+}
+
+function channelLines(app, row, histories, member) {
+  const list = row.list ?? row.channels ?? [];
+  return list.slice(0, 6).map((channel) => [channel.channel, histories?.[channel.channel]?.series?.[member]]);
+}
+
+export const topic = {
+  title: (app) => app.route.topic,
+  async load(app, route) {
+    const [detail, history] = await Promise.all([app.source.topic(route.topic), historyOf(app, { topic: route.topic })]);
+    const names = detail.channels.slice(0, 6).map((channel) => channel.channel);
+    const all = await Promise.all(names.map((channel) => historyOf(app, { topic: route.topic, channel })));
+    return { detail, history, histories: Object.fromEntries(names.map((name, at) => [name, all[at]])) };
+  },
+  render(app, data, error) {
+    const name = app.route.topic;
+    const heading = html`<nav class="crumbs" aria-label="breadcrumb"><a href=${app.href("topics")}>Topics</a></nav>`;
+    if (error && !data) {
+      return html`${heading}<h1 tabindex="-1">${name}</h1>${errorState(app, error, {
+        what: `No node has a topic ${name}.`, back: app.href("topics"), backLabel: "All topics",
+        more: app.can("operate") && !actions.invalidName(name) ? html`<p>${button("Publish to it…", () => actions.publish(app, { topic: name }))}</p>` : nothing,
+      })}`;
+    }
+    const detail = data?.detail;
+    if (!detail) return html`${heading}<h1 tabindex="-1">${name}</h1><p class="soft">Loading…</p>`;
+    const tab = TABS.some(([id]) => id === app.route.query.tab) ? app.route.query.tab : "channels";
+    const target = [{ topic: name }];
+    return html`${heading}
+      <div class="bar"><h1 tabindex="-1">${name}</h1>${pausedRow(detail)}${detail.dead_letter_topic ? html`<small>dead letters go to <a href=${app.href("topic", { topic: detail.dead_letter_topic })}>${detail.dead_letter_topic}</a></small>` : nothing}
+        <span class="grow"></span>
+        ${app.can("operate") ? html`${button("Publish…", () => actions.publish(app, { topic: name }), { kind: "primary" })}${button(detail.paused ? "Unpause" : "Pause", () => actions.pause(app, target, !detail.paused))}${button("Create channel…", () => actions.create(app, { topic: name }))}` : nothing}
+        ${app.can("admin") ? html`${button("Empty…", () => actions.lose(app, "empty", target))}${button("Delete…", () => actions.lose(app, "delete", target))}` : nothing}
+      </div>
+      ${(detail.warnings ?? []).map((text) => html`<p class="warning">${text}</p>`)}
+      ${tiles(
+        tile("In", html`${format.rate(detail.in_rate)}<small>/s</small>`),
+        tile("Waiting in topic", format.count(detail.depth), { tip: "in the topic's own queue: while it is paused, or has no channel" }),
+        tile("Waiting in all", format.count(detail.waiting)),
+        tile("Bytes", html`${format.bytes(detail.bytes_rate)}<small>/s</small>`),
+        latencyTile(detail.latency),
+        detail.archive ? tile("Archive", format.bytes(detail.archive.bytes), { note: detail.archive.oldest_ms ? `since ${format.time(detail.archive.oldest_ms, { utc: app.prefs.get("utc") })}` : null, tip: `${format.count(detail.archive.message_count)} messages, ${format.count(detail.archive.dropped_count)} not kept` }) : nothing,
+      )}
+      ${losses(detail.losses)}
+      <div class="chart-bar">${rangePicker(app)}</div>
+      <div class="charts two">
+        ${chart(app, "In, and out of each channel", data.history, [["in", "in"], ...channelLines(app, detail, data.histories, "out").map(([label, values]) => [`out ${label}`, values])], "/s")}
+        ${chart(app, "Waiting in each channel", data.history, detail.channels.length ? channelLines(app, detail, data.histories, "depth") : [["topic", data.history?.series.depth]])}
+      </div>
+      ${tabs(app, TABS, tab)}
+      ${tab === "channels"
+        ? table(app, {
+            id: "channels", label: "channels", columns: channelColumns(app), rows: detail.channels, keyOf: (row) => row.channel, fallback: "channel",
+            empty: emptyState("No channel: messages wait in the topic until one exists.", app.can("operate") ? html`<p>${button("Create channel…", () => actions.create(app, { topic: name }))}</p>` : nothing),
+          })
+        : tab === "nodes"
+          ? table(app, { id: "topic-nodes", label: "nodes", columns: topicNodeColumns(app, name), rows: detail.node_list, keyOf: (row) => row.node, sortKey: "nsort", fallback: "node", rowClass: (row) => (row.state === "up" ? "" : "old"), empty: emptyState("No node has this topic now.", html`<p>${(detail.lookupds ?? []).filter((each) => each.knows).map((each) => each.address).join(", ")} still know${(detail.lookupds ?? []).length === 1 ? "s" : ""} it.</p>`) })
+          : tab === "messages"
+            ? lazyTab(app, "view_messages", () => import("./view_messages.js"), (module) => module.panel(app, { topic: name }))
+            : lazyTab(app, "view_limits", () => import("./view_limits.js"), (module) => module.panel(app, name))}`;
+  },
+  onPause(app) {
+    const row = app.model.topics.get(app.route.topic);
+    if (row && app.can("operate")) actions.pause(app, [{ topic: row.topic }], !row.paused);
+  },
+};
+
+const LOSS_WORDS = [
+  [/^rejected/, "refused, the queue was full"],
+  [/depth|oldest/, "dropped, the queue was full"],
+  [/ttl|expired/, "dropped, too old"],
+  [/attempts/, "dropped after the last attempt"],
+  [/^dead_letter/, "became dead letters"],
+];
+
+function losses(counts) {
+  const lost = Object.entries(counts ?? {}).filter(([, count]) => count > 0);
+  if (!lost.length) return nothing;
+  return html`<p class="soft" id="losses">Since the start: ${lost.map(([name, count], at) => `${at ? ", " : ""}${format.count(count)} ${LOSS_WORDS.find(([pattern]) => pattern.test(name))?.[1] ?? name}`)}.</p>`;
+}
+
+// One channel.
+
+const lossCount = (row, pattern) => {
+  const found = Object.entries(row.losses ?? {}).filter(([name]) => pattern.test(name));
+  return found.length ? found.reduce((sum, [, count]) => sum + count, 0) : null;
+};
+
+const channelNodeColumns = (app, target) => [
+  { id: "node", label: "Node", small: true, css: "name", value: (row) => row.node, cell: (row) => html`<a href=${app.href("node", { node: row.node })}>${row.node}</a> ${row.paused ? badge("paused", "warn") : nothing}${nodeState(row)}` },
+  { id: "waiting", label: "Waiting (memory + disk)", num: true, small: true, value: (row) => row.depth, cell: depthParts },
+  { id: "in_flight", label: "In flight", num: true, small: true, value: (row) => row.in_flight, cell: (row) => format.count(row.in_flight) },
+  { id: "deferred", label: "Deferred", num: true, value: (row) => row.deferred, cell: (row) => format.count(row.deferred) },
+  { id: "requeued", label: "Requeued", num: true, value: (row) => row.requeue_count, cell: (row) => format.count(row.requeue_count) },
+  { id: "timed_out", label: "Timed out", num: true, value: (row) => row.timeout_count, cell: (row) => format.count(row.timeout_count) },
+  { id: "messages", label: "Messages", num: true, value: (row) => row.message_count, cell: (row) => format.count(row.message_count) },
+  { id: "clients", label: "Clients", num: true, small: true, value: (row) => row.clients, cell: (row) => format.count(row.clients) },
+  { id: "places", label: "Zone / region / else", num: true, tip: "messages delivered in the node's zone, its region, and elsewhere", cell: (row) => [row.zone_local_msg_count, row.region_local_msg_count, row.global_msg_count].map((each) => format.count(each ?? 0)).join(" / ") },
+  { id: "dropped", label: "Dropped", num: true, value: (row) => lossCount(row, /^(dropped|expired)/), cell: (row) => format.count(lossCount(row, /^(dropped|expired)/)) },
+  { id: "dead", label: "Dead letters", num: true, value: (row) => lossCount(row, /^dead/), cell: (row) => format.count(lossCount(row, /^dead/)) },
+  {
+    id: "act", label: "", css: "act", cell: (row) => {
+      if (!app.can("operate") || app.source.mode === "node") return nothing;
+      const here = [{ ...target, node: row.node }];
+      return html`${button(row.paused ? "Unpause here" : "Pause here", () => actions.pause(app, here, !row.paused))}${app.can("admin") ? button("Empty here…", () => actions.lose(app, "empty", here)) : nothing}`;
+    },
+  },
+];
+
+function percentilesText(latency) {
+  if (!latency?.count) return null;
+  return latency.percentiles.toSorted((a, b) => a.quantile - b.quantile).map((each) => `p${+(each.quantile * 100).toFixed(1)} ${format.latency(each.max)}`).join("  ");
+}
+
+function connectLines(app, target) {
+  const { topic: name, channel: channelName } = target;
+  const host = app.source.info?.broadcast_address ?? "HOST";
+  const port = app.source.info?.tcp_port ?? 4150;
+  return `import nsq\n\nnsq.Reader(topic="${name}", channel="${channelName}", nsqd_tcp_addresses=["${host}:${port}"],\n           message_handler=lambda message: print(message.body) or True)\nnsq.run()`;
+}
+
+export const channel = {
+  title: (app) => `${app.route.topic}/${app.route.channel}`,
+  async load(app, { topic: name, channel: channelName }) {
+    const { clientRates } = await import("./view_nodes.js");
+    const [detail, history, clients] = await Promise.all([app.source.channel(name, channelName), historyOf(app, { topic: name, channel: channelName }), app.source.clients({ topic: name, channel: channelName, kind: "consumer" })]);
+    return { detail, history, clients: clientRates(app, clients), module: await import("./view_nodes.js") };
+  },
+  render(app, data, error) {
+    const { topic: name, channel: channelName } = app.route;
+    const target = { topic: name, channel: channelName };
+    const heading = html`<nav class="crumbs" aria-label="breadcrumb"><a href=${app.href("topics")}>Topics</a> <a href=${app.href("topic", { topic: name })}>${name}</a></nav>`;
+    if (error && !data) return html`${heading}<h1 tabindex="-1">${channelName}</h1>${errorState(app, error, { what: error.code === "TOPIC_NOT_FOUND" ? `No node has a topic ${name}.` : `${name} has no channel ${channelName}.`, back: app.href("topic", { topic: name }), backLabel: `Back to ${name}` })}`;
+    const detail = data?.detail;
+    if (!detail) return html`${heading}<h1 tabindex="-1">${channelName}</h1><p class="soft">Loading…</p>`;
+    const percentiles = percentilesText(detail.latency);
+    const latencies = data.history?.series.latency_ns;
+    return html`${heading}
+      <div class="bar"><h1 tabindex="-1">${channelName}</h1>${pausedRow(detail)}<span class="grow"></span>
+        ${app.can("peek") ? html`<a class="button" href=${app.href("messages", target)}>Peek</a>` : nothing}
+        ${app.can("operate") ? button(detail.paused ? "Unpause" : "Pause", () => actions.pause(app, [target], !detail.paused)) : nothing}
+        ${app.can("admin") ? html`${button("Empty…", () => actions.lose(app, "empty", [target]))}${button("Delete…", () => actions.lose(app, "delete", [target]))}` : nothing}
+      </div>
+      ${tiles(
+        tile("Waiting", format.count(detail.depth)),
+        tile("In flight", format.count(detail.in_flight)),
+        tile("Deferred", format.count(detail.deferred)),
+        tile("In", html`${format.rate(detail.in_rate)}<small>/s</small>`),
+        tile("Out", html`${estimated(detail)}${format.rate(detail.out_rate)}<small>/s</small>`),
+        tile("Requeued", html`${format.rate(detail.requeue_rate)}<small>/s</small>`),
+        tile("Timed out", html`${format.rate(detail.timeout_rate)}<small>/s</small>`),
+        percentiles ? tile("Latency", html`<span class="small">${percentiles}</span>`) : nothing,
+      )}
+      ${losses(detail.losses)}
+      <div class="chart-bar">${rangePicker(app)}</div>
+      <div class="charts ${latencies ? "four" : "three"}">
+        ${chart(app, "Waiting, in flight, deferred", data.history, [["waiting", "depth"], ["in flight", "in_flight"], ["deferred", "deferred"]])}
+        ${chart(app, "In and out", data.history, [["in", "in"], ["out", "out"]], "/s")}
+        ${chart(app, "Requeued and timed out", data.history, [["requeued", "requeue"], ["timed out", "timeout"]], "/s")}
+        ${latencies ? chart(app, "Latency", data.history, [["worst", "latency_ns"]], "ns") : nothing}
+      </div>
+      <h2>Nodes</h2>
+      ${table(app, { id: "channel-nodes", label: "nodes", columns: channelNodeColumns(app, target), rows: detail.node_list, keyOf: (row) => row.node, sortKey: "nsort", fallback: "node", rowClass: (row) => (row.state === "up" ? "" : "old") })}
+      ${data.module.clientsTable(app, data.clients, {
+        title: "Clients", isOfOneChannel: true,
+        empty: emptyState("No consumer is connected.", html`<p>With pynsq:</p>`, copyLine(app, connectLines(app, target))),
+      })}`;
+  },
+  onPause(app) {
+    const { topic: name, channel: channelName } = app.route;
+    if (app.data?.detail && app.can("operate")) actions.pause(app, [{ topic: name, channel: channelName }], !app.data.detail.paused);
+  },
+};
+
