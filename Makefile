@@ -10,7 +10,7 @@ CI_JOBS ?= 4
 MINUTES ?= 30
 
 .DEFAULT_GOAL := help
-.PHONY: help run test coverage lint format bench bench-clients soak cluster bench-spark fuzz java clean
+.PHONY: help run test coverage lint format bench bench-clients soak cluster bench-spark fuzz java chromium clean
 
 help: ## list these targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,7 +40,7 @@ run: $(VENV)/.run ## run nsqd on its usual ports, with its data in ./data (ARGS=
 	@mkdir -p data
 	$(BIN)/nsqd --data-path=data $(ARGS)
 
-test: $(VENV)/.test java ## run all tests (ARGS="-k name" for some)
+test: $(VENV)/.test java chromium ## run all tests (ARGS="-k name" for some)
 	$(BIN)/python -m pytest -q -n $(CI_JOBS) tests $(ARGS)
 
 # Tracing changes what reference counting leaves behind, so the tests of that are left out.
@@ -52,7 +52,7 @@ coverage: $(VENV)/.test java ## run all tests and show the branch coverage of ea
 lint: $(VENV)/.test ## check layout, style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy nsqd diskqueue lookupd spark_jobs bench tests
+	$(BIN)/mypy nsqd console diskqueue lookupd spark_jobs bench tests
 
 format: $(VENV)/.test ## lay the code out
 	$(BIN)/ruff check --fix .
@@ -75,6 +75,9 @@ bench-spark: $(VENV)/.test java ## measure how fast Spark reads queues and publi
 
 fuzz: $(VENV)/.fuzz ## look for bytes that break a reader (TARGET=wire SECONDS=60 ARGS="--seed 1")
 	$(BIN)/python -m tests.fuzz --target $(or $(TARGET),all) --seconds $(or $(SECONDS),60) $(ARGS)
+
+chromium: # tests/console opens the page in it
+	@sh .ci/ensure_chromium
 
 java: # Spark's tests need Java 17 or newer
 	@sh .ci/ensure_java

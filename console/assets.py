@@ -168,7 +168,9 @@ def _read_into(files: dict[str, bytes], folder: Traversable, prefix: str) -> Non
 def accepts_gzip(accept_encoding: bytes) -> bool:
     """Say whether a client's `Accept-Encoding` names gzip, and not with a weight of zero."""
     return any(
-        re.fullmatch(rb"\s*(gzip|\*)\s*(;\s*q=(0?\.0*[1-9]\d*|1(\.0*)?))?\s*", coding, re.IGNORECASE)
+        re.fullmatch(
+            rb"\s*(gzip|\*)\s*(;\s*q=(0?\.0*[1-9]\d*|1(\.0*)?))?\s*", coding, re.IGNORECASE
+        )
         for coding in accept_encoding.split(b",")
     )
 
@@ -191,7 +193,9 @@ _PAGE: Final = """\
 <script type="module" src="{root}/{entry}"></script>
 </head>
 <body>
-<div id="app"><noscript>The console needs JavaScript. The same figures are in <code>/stats</code>.</noscript></div>
+<div id="app">
+<noscript>The console needs JavaScript. <code>/stats</code> has the same figures.</noscript>
+</div>
 </body>
 </html>
 """

@@ -15,6 +15,7 @@ const OPTIONS = ["log_level", "mem_queue_size", "msg_timeout", "max_msg_timeout"
 const GREW_WITHIN_S = 60;
 const STILL_FOR_S = 15;
 const DISK_LOW = 0.05;
+const MAX_ASKED_TOPICS = 50;
 
 const LOSSES = ["rejected_count", "dropped_depth_count", "dropped_ttl_count", "dropped_attempts_count", "dead_lettered_count"];
 
@@ -46,6 +47,7 @@ export class NodeSource {
     this.info = null;
     this.growth = new Map(); // key -> when a queue without consumers was last seen to grow
     this.still = new Map(); // key -> since when ready consumers have taken nothing
+    this.deadLetterTopics = new Map(); // topic -> where its dead letters go, if asked topic by topic
     this.found = new Map(); // finding -> when it was first seen
   }
 
@@ -275,9 +277,11 @@ export class NodeSource {
   }
 
   async deadLetters() {
+    const isTold = "dead_letter_topic" in (this.stats.topics?.[0] ?? { dead_letter_topic: "" });
+    if (!isTold) await this.#readDeadLetterTopics();
     const rows = [];
     for (const topic of this.model.topics.values()) {
-      const target = topic.dead_letter_topic;
+      const target = topic.dead_letter_topic ?? this.deadLetterTopics.get(topic.topic);
       if (!target) continue;
       const dead = this.model.topics.get(target);
       const channels = topic.list.map((channel) => ({ channel: channel.channel, dead_lettered_count: channel.raw.dead_lettered_count ?? 0 })).filter((channel) => channel.dead_lettered_count);
@@ -291,7 +295,14 @@ export class NodeSource {
         row.limits = (await this.limits(row.topic).catch(() => null))?.limits ?? null;
       }));
     }
-    return { rows, unsupported_nodes: "dead_letter_topic" in (this.stats.topics?.[0] ?? { dead_letter_topic: 0 }) ? 0 : 1 };
+    return { rows, unsupported_nodes: isTold || this.model.topics.size <= MAX_ASKED_TOPICS ? 0 : 1 };
+  }
+
+  /** Ask topic by topic, some of them, where dead letters go: this nsqd does not tell with its figures. */
+  async #readDeadLetterTopics() {
+    const names = [...this.model.topics.keys()].slice(0, MAX_ASKED_TOPICS);
+    const answers = await Promise.all(names.map((name) => this.limits(name).catch(() => null)));
+    this.deadLetterTopics = new Map(names.map((name, at) => [name, answers[at]?.dead_letter_topic]).filter(([, target]) => target));
   }
 
   async messages({ topic, channel, where, count, order }) {

@@ -102,7 +102,7 @@ function topicsTable(app) {
       ${columnsMenu(app, "topics", TOPIC_COLUMNS)}
       <span class="grow"></span>
       ${marked.length && canOperate
-        ? html`<span class="marked">${format.count(marked.length)} marked</span>
+        ? html`<span class="mark-count">${format.count(marked.length)} marked</span>
             ${button("Pause", () => actions.pause(app, marked, true))}${button("Unpause", () => actions.pause(app, marked, false))}
             ${isAdmin ? html`${button("Empty…", () => actions.lose(app, "empty", marked))}${button("Delete…", () => actions.lose(app, "delete", marked))}` : nothing}`
         : canOperate
@@ -339,7 +339,7 @@ const channelNodeColumns = (app, target) => [
 
 function percentilesText(latency) {
   if (!latency?.count) return null;
-  return latency.percentiles.toSorted((a, b) => a.quantile - b.quantile).map((each) => `p${+(each.quantile * 100).toFixed(1)} ${format.latency(each.max)}`).join("  ");
+  return latency.percentiles.toSorted((a, b) => a.quantile - b.quantile).map((each) => html`<span class="small">p${+(each.quantile * 100).toFixed(1)} ${format.latency(each.max)}</span>`);
 }
 
 function connectLines(app, target) {
@@ -379,7 +379,7 @@ export const channel = {
         tile("Out", html`${estimated(detail)}${format.rate(detail.out_rate)}<small>/s</small>`),
         tile("Requeued", html`${format.rate(detail.requeue_rate)}<small>/s</small>`),
         tile("Timed out", html`${format.rate(detail.timeout_rate)}<small>/s</small>`),
-        percentiles ? tile("Latency", html`<span class="small">${percentiles}</span>`) : nothing,
+        percentiles ? tile("Latency", percentiles, { tip: "from publish to FIN; the worst node", isDouble: true }) : nothing,
       )}
       ${losses(detail.losses)}
       <div class="chart-bar">${rangePicker(app)}</div>

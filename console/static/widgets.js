@@ -8,7 +8,7 @@ const ROOT = document.querySelector('meta[name="nsq-root"]').content;
 export const badge = (text, kind = "", tip) => html`<span class="badge ${kind}" title=${tip ?? nothing}>${text}</span>`;
 
 /** A figure with its name; `tip` explains it. */
-export const tile = (label, value, { tip, note, href, id } = {}) => html`<div class="tile" title=${tip ?? nothing} id=${id ?? nothing}>
+export const tile = (label, value, { tip, note, href, id, isDouble } = {}) => html`<div class="tile ${isDouble ? "double" : ""}" title=${tip ?? nothing} id=${id ?? nothing}>
   <dt>${href ? html`<a href=${href}>${label}</a>` : label}</dt><dd>${value}${note ? html` <small>${note}</small>` : nothing}</dd></div>`;
 
 export const tiles = (...list) => html`<dl class="tiles">${list}</dl>`;
@@ -147,8 +147,9 @@ class Chart extends HTMLElement {
         width: this.#width,
         height: this.clientHeight,
         tzDate: content.utc ? (time) => uPlot.tzDate(new Date(time * 1000), "Etc/UTC") : undefined,
-        scales: { y: { range: (_plot, _low, high) => [0, high > 0 ? high * 1.08 : 1] } },
-        axes: [{ ...axis, space: 70, values: [[3600, "{HH}:{mm}"], [60, "{HH}:{mm}"], [1, "{HH}:{mm}:{ss}"]].map(([step, text]) => [step, text, null, null, null, null, null, null, 1]) }, { ...axis, size: 48, space: 28, values: (_plot, ticks) => ticks.map(short) }],
+        // At least a minute, so that the first points have room.
+        scales: { x: { range: (_plot, low, high) => [Math.min(low, high - 60), high] }, y: { range: (_plot, _low, high) => [0, high > 0 ? high * 1.08 : 1] } },
+        axes: [{ ...axis, space: 70, size: 26, values: [[3600, "{HH}:{mm}"], [60, "{HH}:{mm}"], [1, "{HH}:{mm}:{ss}"]].map(([step, text]) => [step, text, null, null, null, null, null, null, 1]) }, { ...axis, size: 48, space: 28, values: (_plot, ticks) => ticks.map(short) }],
         legend: { show: true, live: true },
         cursor: { y: false, points: { size: 6 } },
         series: [
@@ -159,7 +160,8 @@ class Chart extends HTMLElement {
             width: 1.6,
             points: { show: (plot) => plot.data[0].length < 3 },
             spanGaps: false,
-            value: (_plot, value) => (value === null || value === undefined ? format.NONE : show(value)),
+            // Without a cursor over the chart: the newest.
+            value: (plot, value, number, index) => show(index === null ? plot.data[number].at(-1) : value),
           })),
         ],
       },

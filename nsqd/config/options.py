@@ -463,9 +463,7 @@ class Options:
         "bytes on disk that all snapshots together may keep",
         minimum=0,
     )
-    console: bool = flag(
-        "console", True, BOOL, "serve the page for browsers below /console/"
-    )
+    console: bool = flag("console", True, BOOL, "serve the page for browsers below /console/")
     http_cors_origins: tuple[str, ...] = flag(
         "http-cors-origin",
         (),

@@ -126,7 +126,7 @@ class HttpClient:
         for line in lines:
             name, _, value = line.partition(": ")
             headers[name.lower()] = value
-        length = int(headers["content-length"]) if has_body else 0
+        length = int(headers["content-length"]) if has_body and " 304 " not in status_line else 0
         body = await self._reader.readexactly(length)
         self.read_bytes += len(head) + length
         return Reply(int(status_line.split(" ")[1]), headers, body)

@@ -3,7 +3,7 @@
 daemon -> api, stats, tcp, lookup -> http, runtime -> broker -> protocol -> diskqueue.envelope
                                                         `-----> diskqueue <----- spark_jobs
 lookupd  ->  nsqd.config, nsqd.http, nsqd.protocol, nsqd.runtime
-nsqd.api ->  console                                                        (the page; it imports nothing)
+nsqd.api ->  console                                                   (it imports nothing)
 cli      ->  nsqd.client, nsqd.http.client, nsqd.config, nsqd.protocol       (no daemon imports it)
 client   ->  nsqd.protocol, nsqd.http.client, diskqueue.envelope       (no daemon imports it)
 """

@@ -1,0 +1,163 @@
+// Cluster mode: nsqadmin's API v2 (docs/contract/console_api.md), in the shapes that it has.
+
+import { ask, toObjects, withQuery } from "./api.js";
+import { toBase64 } from "./bodies.js";
+import { Model } from "./model.js";
+
+const SPARK_EVERY_MS = 10_000;
+const ACTION_EVERY_MS = 300;
+
+export class ClusterSource {
+  mode = "cluster";
+  model = new Model();
+  overview = null;
+
+  constructor(base) {
+    this.base = `${base}/api/v2/`;
+    this.seq = null;
+    this.sparks = new Map();
+    this.sparkNames = "";
+    this.sparkedAt = -Infinity;
+    this.nodeList = [];
+  }
+
+  request(method, path, query = {}, body = undefined) {
+    return ask(method, withQuery(this.base + path, query), { body });
+  }
+
+  get nodeNames() {
+    return this.nodeList.filter((node) => node.state === "up").map((node) => node.node);
+  }
+
+  async start() {
+    this.me = await this.request("GET", "me");
+    return this.me;
+  }
+
+  async signIn(token) {
+    this.me = await this.request("POST", "session", {}, { token });
+  }
+
+  async signOut() {
+    await this.request("DELETE", "session");
+    location.reload();
+  }
+
+  /** Why a node can't do something; null if it can, or if any node can when none is named. */
+  lacks(extension, node) {
+    const concerned = node === undefined ? this.nodeList : this.nodeList.filter((each) => each.node === node);
+    const known = concerned.filter((each) => each.extensions !== null);
+    if (!known.length || known.some((each) => each.extensions.includes(extension))) return null;
+    return `${node ?? "No node"} has ${node ? "no" : "the extension"} "${extension}": Go's nsqd does not, and older ones of ours do not either`;
+  }
+
+  async poll() {
+    const [overview, queues, nodes] = await Promise.all([
+      this.request("GET", "overview", { since: this.seq }),
+      this.request("GET", "queues", { since: this.seq }),
+      this.request("GET", "nodes", { since: this.seq }),
+    ]);
+    if (overview) this.overview = overview;
+    if (nodes) {
+      this.nodeList = nodes.nodes;
+      this.lookupdCount = nodes.lookupd_count;
+    }
+    if (queues) {
+      this.model.apply(toObjects(queues), { removed: queues.removed, full: queues.full });
+      this.seq = queues.seq;
+    }
+  }
+
+  history(query) {
+    return this.request("GET", "history", query);
+  }
+
+  sparkline(topic) {
+    return this.sparks.get(topic);
+  }
+
+  /** Ask for the lines of the topics in view, now and then. */
+  async sparklines(names) {
+    const text = names.slice(0, 100).filter((name) => !name.includes(",")).join(",");
+    if (!text || (text === this.sparkNames && performance.now() - this.sparkedAt < SPARK_EVERY_MS)) return;
+    this.sparkNames = text;
+    this.sparkedAt = performance.now();
+    try {
+      const { series } = await this.request("GET", "sparklines", { topics: text });
+      for (const [name, points] of Object.entries(series)) this.sparks.set(name, points.map((point) => point ?? 0));
+    } catch {
+      // The next round asks again; the table is complete without them.
+    }
+  }
+
+  topic(topic, { fresh } = {}) {
+    return this.request("GET", "topics", { topic, fresh: fresh ? 1 : null });
+  }
+
+  channel(topic, channel, { fresh } = {}) {
+    return this.request("GET", "topics", { topic, channel, fresh: fresh ? 1 : null });
+  }
+
+  async nodes() {
+    return { lookupd_count: this.lookupdCount, nodes: this.nodeList };
+  }
+
+  nodeDetail(node) {
+    return this.request("GET", "nodes", { node });
+  }
+
+  async clients(query = {}) {
+    const answer = await this.request("GET", "clients", query);
+    return { ...answer, rows: toObjects(answer) };
+  }
+
+  limits(topic) {
+    return this.request("GET", "limits", { topic });
+  }
+
+  deadLetters() {
+    return this.request("GET", "dead-letters");
+  }
+
+  audit(before) {
+    return this.request("GET", "audit", { before, count: 100 });
+  }
+
+  async inactive() {
+    return (await ask("GET", withQuery(this.base.replace(/v2\/$/, "topics"), { inactive: "true" }))).topics;
+  }
+
+  async counter() {
+    const { stats } = await ask("GET", this.base.replace(/v2\/$/, "counter"));
+    return Object.values(stats).reduce((sum, each) => sum + each.message_count, 0);
+  }
+
+  messages(query) {
+    return this.request("GET", "messages", query);
+  }
+
+  message({ node, id, topic, channel }) {
+    return this.request("GET", `messages/${encodeURIComponent(node)}/${encodeURIComponent(id)}`, { topic, channel });
+  }
+
+  publish({ topic, node, body, defer_ms, count }) {
+    return this.request("POST", "messages", {}, { topic, node, body_base64: toBase64(body), defer_ms, count });
+  }
+
+  /** Do something to targets; `onProgress` hears the outcomes so far, `signal` stops what has not begun. */
+  async act(action, targets, { confirm, params, onProgress, signal } = {}) {
+    const { id } = await this.request("POST", "actions", {}, { action, targets, confirm, params });
+    const path = `actions/${encodeURIComponent(id)}`;
+    let isStopping = false;
+    for (;;) {
+      const state = await this.request("GET", path);
+      onProgress?.(state.outcomes);
+      if (state.state === "done") return state;
+      if (signal?.aborted && !isStopping) {
+        isStopping = true;
+        await this.request("DELETE", path);
+      }
+      await new Promise((resolve) => setTimeout(resolve, ACTION_EVERY_MS));
+    }
+  }
+}

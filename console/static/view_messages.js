@@ -1,0 +1,328 @@
+// Messages: a look that leaves them where they are; dead letters, and their way back.
+
+import { html, nothing } from "./vendor/lit-html/lit-html.js";
+import * as actions from "./actions.js";
+import { decodeUtf8, encodeUtf8, fromBase64, hexDump, indentJson, toBase64 } from "./bodies.js";
+import * as format from "./format.js";
+import { serverTime } from "./api.js";
+import { table } from "./table.js";
+import { button, copy, copyLine, download, emptyState, openDialog } from "./widgets.js";
+
+const PLACES = [["memory", "memory"], ["disk", "disk"], ["in_flight", "in flight"], ["deferred", "deferred"]];
+const COUNTS = [10, 20, 50, 100];
+const SHOWN_CHARACTERS = 20_000; // of an opened body, before "show all"
+const SHOWN_HEX_BYTES = 4096;
+
+const bytesOf = (message) => (message.body === undefined ? fromBase64(message.body_base64 ?? "") : encodeUtf8(message.body));
+const messageKey = (message) => `${message.node}/${message.id}`;
+
+/** What the panel keeps: the last answer, the opened and the marked messages. */
+function stateOf(app, target) {
+  const key = `messages ${target.topic}/${target.channel ?? ""}`;
+  let state = app.memory.get(key);
+  if (!state) {
+    state = { target, answer: null, error: null, isBusy: false, open: new Map(), marks: new Set() };
+    app.memory.set(key, state);
+    look(app, state);
+  }
+  return state;
+}
+
+async function look(app, state) {
+  if (state.isBusy) return;
+  state.isBusy = true;
+  app.invalidate();
+  const { where, count = "20", node } = app.route.query;
+  try {
+    state.answer = await app.source.messages({ ...state.target, where, count, node });
+    state.error = null;
+  } catch (error) {
+    state.error = error;
+    if (error.status === 401) app.askToken();
+  }
+  state.isBusy = false;
+  app.invalidate();
+}
+
+function refusal(error) {
+  if (error.status === 401) return ["The token is needed to see messages.", "Sign in, then look again."];
+  if (error.code === "HTTP_AUTH_TOKEN_FILE_REQUIRED") return ["This node shows no messages.", "Clients must AUTH there, so peeking needs --http-auth-token-file, and its token."];
+  if (error.status === 403) return ["Your role has no right to read bodies.", "A reader, operator or admin may."];
+  if (error.status === 404) return ["It is not there.", error.message];
+  return ["The messages could not be read.", error.message];
+}
+
+function bodyView(app, message, view) {
+  const bytes = bytesOf(message);
+  const text = decodeUtf8(bytes);
+  const isAll = view.isAll;
+  const limit = isAll ? Infinity : SHOWN_CHARACTERS;
+  let shown;
+  let isCut = false;
+  if (view.form === "json") {
+    const laid = indentJson(text, limit);
+    shown = laid.text;
+    isCut = !laid.isWhole;
+  } else if (view.form === "text") {
+    shown = text.slice(0, limit);
+    isCut = text.length > limit;
+  } else if (view.form === "base64") {
+    const whole = toBase64(bytes);
+    shown = whole.slice(0, limit);
+    isCut = whole.length > limit;
+  } else {
+    shown = hexDump(bytes, isAll ? 256 * 1024 : SHOWN_HEX_BYTES);
+    isCut = bytes.length > (isAll ? 256 * 1024 : SHOWN_HEX_BYTES);
+  }
+  const lines = shown.split("\n").map(view.form === "hex" ? (line) => line : format.visible).join("\n");
+  return html`<pre class="message-body ${view.wraps ? "wrap" : ""}" tabindex="0" dir="auto">${lines}</pre>
+    ${isCut ? html`<p class="soft">Cut. ${isAll ? "Save it to see the rest." : html`<button type="button" @click=${() => { view.isAll = true; app.invalidate(); }}>Show all</button>`}</p>` : nothing}`;
+}
+
+function openedMessage(app, state, message, view) {
+  const bytes = bytesOf(message);
+  const forms = [["json", "JSON", view.isJson], ["text", "text", view.isText], ["hex", "hex", true], ["base64", "base64", true]];
+  const set = (changes) => {
+    Object.assign(view, changes);
+    app.invalidate();
+  };
+  const { origin } = message;
+  return html`<div class="bar">
+      <div class="range" role="group" aria-label="how to show the body">${forms.filter(([, , fits]) => fits).map(([id, label]) => html`<button type="button" aria-pressed=${view.form === id ? "true" : "false"} @click=${() => set({ form: id, isAll: false })}>${label}</button>`)}</div>
+      <label class="check"><input type="checkbox" .checked=${view.wraps} @change=${(event) => set({ wraps: event.target.checked })} /> wrap</label>
+      ${view.isText ? button("Copy", () => copy(app, decodeUtf8(bytes))) : nothing}
+      ${button("Save", () => download(`${message.id}.bin`, [bytes]))}
+      ${app.can("operate") ? button("Publish a copy…", () => actions.publish(app, actions.draftOf(state.target.topic, bytes))) : nothing}
+      <span class="soft">${message.id} · ${format.plural(message.attempts, "attempt")} · ${format.bytes(message.size)}</span>
+    </div>
+    ${origin ? html`<p class="soft">A dead letter of channel ${origin.channel ?? format.NONE}: ${origin.reason ?? "unknown reason"}, after ${format.plural(origin.attempts ?? 0, "attempt")}${origin.timestamp_ms ? `, at ${format.time(origin.timestamp_ms, { utc: app.prefs.get("utc") })}` : ""}.</p>` : nothing}
+    ${message.cut ? html`<p class="warning">Only the first ${format.bytes(bytes.length)} of ${format.bytes(message.size)}. ${app.source.message ? button("Load it whole", () => loadWhole(app, state, message)) : nothing}</p>` : nothing}
+    ${bodyView(app, message, view)}`;
+}
+
+async function loadWhole(app, state, message) {
+  try {
+    const whole = await app.source.message({ ...state.target, node: message.node, id: message.id });
+    Object.assign(message, { body: undefined, body_base64: undefined }, whole.message ?? whole, { cut: false });
+  } catch (error) {
+    app.notify(error.status === 404 ? "The message is not there any more." : error.message, { kind: "bad" });
+  }
+  app.invalidate();
+}
+
+function toggle(app, state, message) {
+  const key = messageKey(message);
+  if (state.open.has(key)) state.open.delete(key);
+  else {
+    const text = decodeUtf8(bytesOf(message));
+    const isJson = text !== null && indentJson(text, SHOWN_CHARACTERS) !== null;
+    state.open.set(key, { form: isJson ? "json" : text === null ? "hex" : "text", isJson, isText: text !== null, wraps: true });
+  }
+  app.invalidate();
+}
+
+function messageRow(app, state, message) {
+  const key = messageKey(message);
+  const view = state.open.get(key);
+  const text = decodeUtf8(bytesOf(message).subarray(0, 400)) ?? (message.body === undefined ? `(binary) ${hexDump(bytesOf(message).subarray(0, 16)).slice(10, 57)}` : message.body.slice(0, 300));
+  const left = message.timeout_ms !== undefined ? `times out in ${format.duration(message.timeout_ms / 1000)}` : message.due_ms !== undefined ? `due in ${format.duration(message.due_ms / 1000)}` : "";
+  const age = serverTime() - message.timestamp_ms / 1000;
+  return html`<li data-id=${message.id}><div class="message-line">
+      <input type="checkbox" aria-label="mark ${message.id}" .checked=${state.marks.has(key)} @change=${(event) => {
+        if (event.target.checked) state.marks.add(key);
+        else state.marks.delete(key);
+        app.invalidate();
+      }} />
+      <span>${PLACES.find(([id]) => id === message.where)?.[1] ?? message.where}</span>
+      <span class="time" title="published">${format.time(message.timestamp_ms, { utc: app.prefs.get("utc"), millis: true })} <small class="soft">${age > 0 ? format.duration(age) : ""}</small></span>
+      <span class="id"><code>${message.id}</code></span>
+      <span class="attempts">${format.plural(message.attempts, "attempt")}</span>
+      <span>${format.bytes(message.size)}</span>
+      <button type="button" class="preview" aria-expanded=${view ? "true" : "false"} @click=${() => toggle(app, state, message)}>${view ? "▾" : "▸"} ${format.visible(text.slice(0, 200))}</button>
+      <span class="left soft">${left}</span>
+    </div>${view ? openedMessage(app, state, message, view) : nothing}</li>`;
+}
+
+function saveAll(state, messages) {
+  const lines = messages.map((message) => `${JSON.stringify({ ...message, timestamp: String(message.timestamp) })}\n`);
+  download(`${state.target.topic}${state.target.channel ? `.${state.target.channel}` : ""}.ndjson`, lines, "application/x-ndjson");
+}
+
+/** The messages of a topic's or channel's queue. */
+export function panel(app, target) {
+  if (!app.can("peek")) return emptyState("Your role has no right to read bodies.");
+  const lacks = app.source.lacks("peek");
+  if (lacks) return emptyState("No node here lets one look at messages.", html`<p>${lacks}.</p>`);
+  const state = stateOf(app, target);
+  const { where = "", count = "20", find = "", node = "" } = app.route.query;
+  const chosen = new Set(where ? where.split(",") : PLACES.map(([id]) => id));
+  const change = (changes) => {
+    app.setQuery(changes);
+    state.open.clear();
+    look(app, state);
+  };
+  const setPlace = (id, isOn) => {
+    if (isOn) chosen.add(id);
+    else chosen.delete(id);
+    change({ where: chosen.size && chosen.size < PLACES.length ? [...chosen].join(",") : null });
+  };
+  const all = state.answer?.messages ?? [];
+  const wanted = find.toLowerCase();
+  const messages = wanted ? all.filter((message) => (message.body ?? "").toLowerCase().includes(wanted)) : all;
+  const marked = all.filter((message) => state.marks.has(messageKey(message)));
+  const nodes = app.source.nodeNames ?? [];
+  const failed = (state.answer?.node_list ?? []).filter((each) => each.error);
+  return html`<div class="bar">
+      ${nodes.length > 1 ? html`<label>Node <select @change=${(event) => change({ node: event.target.value })}><option value="">all</option>${nodes.map((name) => html`<option ?selected=${name === node}>${name}</option>`)}</select></label>` : nothing}
+      <fieldset><legend class="hidden">where</legend>${PLACES.map(([id, label]) => html`<label><input type="checkbox" .checked=${chosen.has(id)} @change=${(event) => setPlace(id, event.target.checked)} /> ${label}</label>`)}</fieldset>
+      <label>Count <select @change=${(event) => change({ count: event.target.value })}>${COUNTS.map((each) => html`<option ?selected=${String(each) === count}>${each}</option>`)}</select></label>
+      ${button(state.isBusy ? "Looking…" : "Look again", () => look(app, state), { id: "look" })}
+      <input type="search" placeholder="Find in bodies" aria-label="find in bodies" .value=${find} @input=${(event) => app.setQuery({ find: event.target.value }, { isTyping: true })} />
+      ${messages.length ? button("Download NDJSON", () => saveAll(state, marked.length ? marked : messages)) : nothing}
+      ${marked.length && app.can("operate") ? moveButtons(app, state, marked) : nothing}
+    </div>
+    <p class="soft">A look only: nothing was taken, attempted or reordered. At most 100 messages, from the front of the queue.</p>
+    ${failed.map((each) => html`<p class="warning">${each.node}: ${each.error === "NOT_SUPPORTED" ? "it can't show messages" : each.error}</p>`)}
+    ${state.error
+      ? emptyState(...refusal(state.error).map((text, at) => (at ? html`<p>${text}</p>` : text)))
+      : !state.answer
+        ? html`<p class="soft">Looking…</p>`
+        : messages.length
+          ? html`<ul class="messages" aria-label="messages">${messages.map((message) => messageRow(app, state, message))}</ul>`
+          : emptyState(all.length ? "No body has that in it." : "Nothing waits here right now.", target.channel === undefined && !all.length ? html`<p>The queue of a topic is empty while it has channels: look into one of them.</p>` : nothing)}`;
+}
+
+function moveButtons(app, state, marked) {
+  const ids = marked.map((message) => message.id);
+  const node = marked[0].node;
+  const isOneNode = marked.every((message) => message.node === node);
+  const reason = (isOneNode ? null : "Mark messages of one node only") ?? app.source.lacks("move", node);
+  const { topic, channel } = state.target;
+  const origin = app.model.topics.get(topic)?.dead_letters_of;
+  return html`${button("Replay marked…", () => replay(app, { topic, channel, node, ids, to: origin ?? topic, waiting: ids.length }), { reason })}
+    ${app.can("admin") ? button("Drop marked…", async () => {
+      const word = channel ?? topic;
+      const isSure = await actions.confirmTyped(app, { title: `Drop ${format.plural(ids.length, "message")}`, word, button: "Drop", body: () => html`<p class="loss"><b>${format.plural(ids.length, "message")}</b> of ${topic}${channel === undefined ? "" : `/${channel}`} will be gone for good.</p>` });
+      if (isSure && (await actions.run(app, "drop", [{ topic, channel, node }], { confirm: word, params: { ids } }))) {
+        state.marks.clear();
+        look(app, state);
+      }
+    }, { reason }) : nothing}`;
+}
+
+export const channelMessages = {
+  title: (app) => `Messages of ${app.route.topic}/${app.route.channel}`,
+  render(app) {
+    const { topic, channel } = app.route;
+    return html`<nav class="crumbs" aria-label="breadcrumb"><a href=${app.href("topics")}>Topics</a> <a href=${app.href("topic", { topic })}>${topic}</a> <a href=${app.href("channel", { topic, channel })}>${channel}</a></nav>
+      <h1 tabindex="-1">Messages</h1>${panel(app, { topic, channel })}`;
+  },
+};
+
+// Dead letters.
+
+/** Ask how many go where, then move them, and show how far it is. */
+function replay(app, { topic, channel, node, ids, to, waiting, toChannel }) {
+  return openDialog(app, `Replay ${ids ? format.plural(ids.length, "message") : "messages"} of ${topic}`, (dialog) => {
+    const { state } = dialog;
+    const start = async (event) => {
+      event.preventDefault();
+      if (state.isRunning) return;
+      const form = new FormData(event.target);
+      const params = { to: form.get("to"), rate: Number(form.get("rate")) || undefined };
+      if (ids) params.ids = ids;
+      else params.count = Number(form.get("count"));
+      if (form.get("to_channel")) params.to_channel = form.get("to_channel");
+      state.controller = new AbortController();
+      Object.assign(state, { isRunning: true, wanted: ids?.length ?? params.count, moved: 0, errors: [] });
+      dialog.update();
+      const target = { topic, channel };
+      if (node) target.node = node;
+      try {
+        const result = await app.source.act("move", [target], { params, signal: state.controller.signal, onProgress: (outcomes) => {
+          state.moved = outcomes.reduce((sum, outcome) => sum + (outcome.moved ?? 0), 0);
+          if (dialog.element.isConnected) dialog.update();
+        } });
+        state.moved = result.moved ?? result.outcomes.reduce((sum, outcome) => sum + (outcome.moved ?? 0), 0);
+        state.errors = result.outcomes.filter((outcome) => outcome.state === "failed").map((outcome) => `${outcome.node}: ${outcome.text}`);
+      } catch (error) {
+        if (error.status === 401) {
+          dialog.done(null);
+          if (await actions.signIn(app)) replay(app, { topic, channel, node, ids, to, waiting, toChannel });
+          return;
+        }
+        state.errors = [error.message];
+      }
+      Object.assign(state, { isRunning: false, isDone: true });
+      if (dialog.element.isConnected) dialog.update();
+      app.refresh();
+    };
+    if (state.isDone) {
+      return html`<p id="replayed"><b>${format.count(state.moved)} moved</b> of ${format.count(state.wanted)}.</p>
+        ${state.errors.map((text) => html`<p class="error">${text}</p>`)}
+        <footer>${state.errors.length ? button("Try the rest again", () => { dialog.done(null); replay(app, { topic, channel, node, ids, to, waiting: waiting - state.moved, toChannel }); }) : nothing}${button("Close", () => dialog.done(true), { kind: "primary" })}</footer>`;
+    }
+    if (state.isRunning) {
+      return html`<p>${format.count(state.moved)} of ${format.count(state.wanted)} moved.</p><progress max=${state.wanted} .value=${state.moved}></progress>
+        <footer>${button("Stop", () => state.controller.abort())}</footer>`;
+    }
+    const names = [...app.model.topics.keys()];
+    const destination = state.to ?? to;
+    const channels = app.model.topics.get(destination)?.list ?? [];
+    const lacksChannel = app.source.lacks("move_to_channel", node);
+    return html`<form method="dialog" @submit=${start}>
+      <div class="row">
+        ${ids ? nothing : html`<label>Messages from the front <input name="count" type="number" min="1" max="1000000" required value=${Math.max(1, waiting)} /></label>`}
+        <label>To topic <select name="to" @change=${(event) => { state.to = event.target.value; dialog.update(); }}>${names.map((name) => html`<option ?selected=${name === destination}>${name}</option>`)}</select></label>
+        <label>To channel <select name="to_channel" ?disabled=${Boolean(lacksChannel)} title=${lacksChannel ?? nothing}><option value="">all channels</option>${channels.map((each) => html`<option ?selected=${each.channel === toChannel}>${each.channel}</option>`)}</select></label>
+        ${ids ? nothing : html`<label>At most per second <input name="rate" type="number" min="1" value="500" /></label>`}
+      </div>
+      <p>All channels of ${destination} get them again, with attempts 0. A message is published there first and forgotten here when that is durable: a crash duplicates, never loses.</p>
+      <footer><button type="button" @click=${() => dialog.done(null)}>Cancel</button><button class="primary">Replay</button></footer>
+    </form>`;
+  });
+}
+
+function limitsText(limits) {
+  if (!limits) return format.NONE;
+  const parts = [];
+  const value = (name) => limits[name]?.value;
+  if (value("max_attempts")) parts.push(format.plural(value("max_attempts"), "attempt"));
+  if (value("msg_ttl") && value("msg_ttl") !== "0s") parts.push(`ttl ${value("msg_ttl")}`);
+  if (value("max_depth_policy") === "drop-oldest" && value("max_depth")) parts.push(`depth ${format.count(value("max_depth"))}`);
+  return parts.join(", ") || "none";
+}
+
+const deadColumns = (app) => [
+  { id: "topic", label: "Topic", small: true, css: "name", value: (row) => row.topic, cell: (row) => html`<a href=${app.href("topic", { topic: row.topic })}>${row.topic}</a>` },
+  { id: "dead", label: "Dead-letter topic", small: true, value: (row) => row.dead_letter_topic, cell: (row) => (row.exists ? html`<a href=${app.href("topic", { topic: row.dead_letter_topic })}>${row.dead_letter_topic}</a>` : html`${row.dead_letter_topic} <small class="soft">not yet</small>`) },
+  { id: "waiting", label: "Waiting", num: true, small: true, value: (row) => row.waiting, cell: (row) => format.count(row.waiting) },
+  { id: "since", label: "Since start", value: (row) => row.dead_lettered_count, cell: (row) => row.channels.map((each) => `${each.channel} ${format.count(each.dead_lettered_count)}`).join(", ") || format.count(row.dead_lettered_count) },
+  { id: "limits", label: "Limits that send there", cell: (row) => limitsText(row.limits) },
+  { id: "clients", label: "Consumers", num: true, value: (row) => row.clients, cell: (row) => (row.clients ? format.count(row.clients) : "none") },
+  {
+    id: "act", label: "", css: "act", cell: (row) => {
+      const topic = row.dead_letter_topic;
+      if (!row.exists) return nothing;
+      const reason = row.waiting ? app.source.lacks("move") : "There is none to replay";
+      return html`${app.can("peek") ? html`<a class="button" href=${app.href("topic", { topic, query: { tab: "messages" } })}>Peek</a>` : nothing}
+        ${app.can("operate") ? button("Replay…", () => replay(app, { topic, to: row.topic, waiting: row.waiting, toChannel: row.channels.length === 1 ? row.channels[0].channel : undefined }), { reason }) : nothing}
+        ${app.can("admin") ? button("Drop…", () => actions.lose(app, "empty", [{ topic }]), { reason: row.waiting ? null : "There is none to drop" }) : nothing}`;
+    },
+  },
+];
+
+export const deadLetters = {
+  title: () => "Dead letters",
+  load: (app) => app.source.deadLetters(),
+  render(app, data, error) {
+    if (error && !data) return html`<h1 tabindex="-1">Dead letters</h1>${emptyState("They could not be read.", error.message)}`;
+    if (!data) return html`<h1 tabindex="-1">Dead letters</h1><p class="soft">Loading…</p>`;
+    return html`<h1 tabindex="-1">Dead letters</h1>
+      ${data.unsupported_nodes ? html`<p class="warning">${format.plural(data.unsupported_nodes, "node")} ${data.unsupported_nodes === 1 ? "does" : "do"} not tell where dead letters go.</p>` : nothing}
+      ${table(app, {
+        id: "dead-letters", label: "dead letters", columns: deadColumns(app), rows: data.rows, keyOf: (row) => row.topic, fallback: "-waiting",
+        empty: emptyState("No dead letters.", html`<p>They appear with a limit of attempts or age, and a suffix for their topic:</p>`, copyLine(app, "nsqd --max-attempts=5 --dead-letter-topic-suffix=.dead"), copyLine(app, "nsqd --msg-ttl=1h30m --dead-letter-topic-suffix=.dead"), html`<p>or for one topic, under its Limits.</p>`),
+      })}`;
+  },
+};
