@@ -60,7 +60,6 @@ _ENTRY: Final = "main.js"
 _FIRST: Final = (
     "actions.js",
     "api.js",
-    "bodies.js",
     "format.js",
     "model.js",
     "store.js",
@@ -86,7 +85,7 @@ class Mode(enum.Enum):
         """The modules that a browser needs for the first page."""
         if self is Mode.NODE:
             return (*_FIRST, "history.js", "source_node.js")
-        return (*_FIRST, "source_cluster.js")
+        return (*_FIRST, "bodies.js", "source_cluster.js")
 
 
 @dataclass(frozen=True, slots=True)

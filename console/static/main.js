@@ -395,7 +395,7 @@ async function boot() {
   app.enter();
   await app.poller.now();
   // Rates need two rounds: the second comes soon, so that nobody waits for them.
-  if (mode === "node" && app.prefs.get("refresh")) setTimeout(() => app.refresh(), SECOND_ROUND_MS);
+  if (mode === "node" && app.prefs.get("refresh")) setTimeout(() => document.visibilityState === "visible" && app.refresh(), SECOND_ROUND_MS);
   document.documentElement.dataset.ready = "1";
 }
 

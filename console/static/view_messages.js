@@ -6,6 +6,7 @@ import { decodeUtf8, encodeUtf8, fromBase64, hexDump, indentJson, toBase64 } fro
 import * as format from "./format.js";
 import { serverTime } from "./api.js";
 import { table } from "./table.js";
+import { draftOf } from "./publish.js";
 import { button, copy, copyLine, download, emptyState, openDialog } from "./widgets.js";
 
 const PLACES = [["memory", "memory"], ["disk", "disk"], ["in_flight", "in flight"], ["deferred", "deferred"]];
@@ -92,7 +93,7 @@ function openedMessage(app, state, message, view) {
       <label class="check"><input type="checkbox" .checked=${view.wraps} @change=${(event) => set({ wraps: event.target.checked })} /> wrap</label>
       ${view.isText ? button("Copy", () => copy(app, decodeUtf8(bytes))) : nothing}
       ${button("Save", () => download(`${message.id}.bin`, [bytes]))}
-      ${app.can("operate") ? button("Publish a copy…", () => actions.publish(app, actions.draftOf(state.target.topic, bytes))) : nothing}
+      ${app.can("operate") ? button("Publish a copy…", () => actions.publish(app, draftOf(state.target.topic, bytes))) : nothing}
       <span class="soft">${message.id} · ${format.plural(message.attempts, "attempt")} · ${format.bytes(message.size)}</span>
     </div>
     ${origin ? html`<p class="soft">A dead letter of channel ${origin.channel ?? format.NONE}: ${origin.reason ?? "unknown reason"}, after ${format.plural(origin.attempts ?? 0, "attempt")}${origin.timestamp_ms ? `, at ${format.time(origin.timestamp_ms, { utc: app.prefs.get("utc") })}` : ""}.</p>` : nothing}

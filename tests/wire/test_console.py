@@ -60,7 +60,7 @@ async def test_files_are_kept_for_ever_and_zipped(http: HttpClient) -> None:
         assert "immutable" in reply.headers["cache-control"]
         assert gzip.decompress(reply.body) == (await http.get(address)).body
 
-    other = {"If-None-Match": reply.headers["etag"]}
+    other = {"If-None-Match": (await http.get(addresses[1])).headers["etag"]}
     assert (await http.request("GET", addresses[0], headers=other)).status == 200
     own = (await http.get(addresses[0])).headers["etag"]
     same = await http.request("GET", addresses[0], headers={"If-None-Match": own})

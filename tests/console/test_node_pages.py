@@ -1,0 +1,460 @@
+"""The page of one nsqd: what it shows of queues, and what it does to them."""
+
+import hashlib
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.console.conftest import OpenPage
+from tests.console.consumer import Consumer
+from tests.support.daemon_process import DaemonProcess
+from tests.support.waiting import wait_until
+
+StartNsqd = Callable[..., DaemonProcess]
+
+NONE = "\u2013"  # shown for what is not known
+
+
+def create(nsqd: DaemonProcess, topic: str, *channels: str) -> None:
+    nsqd.request("POST", f"/topic/create?topic={quote(topic)}")
+    for channel in channels:
+        nsqd.request("POST", f"/channel/create?topic={quote(topic)}&channel={quote(channel)}")
+
+
+def publish(nsqd: DaemonProcess, topic: str, *bodies: bytes) -> None:
+    nsqd.publish(quote(topic), *bodies)
+
+
+def row(page: Page, key: str) -> str:
+    """The text of a table's row."""
+    return page.locator(f'tr[data-key="{key}"]').inner_text()
+
+
+def refresh(page: Page) -> None:
+    page.keyboard.press("Escape")
+    page.locator("body").press("r")
+
+
+def test_a_fresh_nsqd_says_how_to_publish_and_the_line_works(
+    start_nsqd: StartNsqd, open_page: OpenPage
+) -> None:
+    nsqd = start_nsqd()
+    page = open_page(nsqd)
+    page.goto(f"http://{nsqd.http_address}/")
+    expect(page).to_have_url(f"http://{nsqd.http_address}/console/")
+    line = page.locator(".copy code").inner_text()
+    page.get_by_role("button", name="Copy").click()
+    expect(page.get_by_text("Copied.")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == line
+
+    done = subprocess.run(line, shell=True, capture_output=True, check=True)
+
+    assert done.stdout == b"OK"
+    expect(page.locator('tr[data-key="greetings"]')).to_be_visible()
+    expect(page.locator("#total-waiting dd")).to_have_text("1")
+
+
+def test_publishing_with_the_button_moves_the_figures(
+    nsqd: DaemonProcess, open_page: OpenPage
+) -> None:
+    create(nsqd, "moves", "c")
+    page = open_page(nsqd, "/topics/moves")
+    page.locator("#interval").select_option("2")
+    page.get_by_role("button", name="Publish…").first.click()
+    page.get_by_label("Body").fill("hello")
+    page.get_by_label("Times").fill("1000")
+    page.get_by_role("dialog").get_by_role("button", name="Publish").click()
+
+    expect(page.get_by_text("1,000 messages published to moves.")).to_be_visible()
+    expect(page.locator('tr[data-key="c"] td').nth(1)).to_contain_text("1,000")
+    expect(page.locator(".u-legend").nth(1)).to_contain_text("1,000")
+    assert page.locator("nsq-chart canvas").count() == 2
+
+    with Consumer(nsqd.address, "moves", "c"):
+        nsqd.wait_for_channel("moves", "c", depth=0, in_flight_count=0)
+        expect(page.locator('tr[data-key="c"] td').nth(1)).to_contain_text("0 (0 + 0)")
+
+
+def test_rates_skip_a_restart_of_the_node(start_nsqd: StartNsqd, open_page: OpenPage) -> None:
+    nsqd = start_nsqd()
+    nsqd.keeps_ports = True
+    create(nsqd, "t", "c")
+    publish(nsqd, "t", *[b"x"] * 50)
+    page = open_page(nsqd, "/topics", allowed_errors="ERR_CONNECTION_REFUSED")
+    page.locator("#interval").select_option("2")
+    expect(page.locator('tr[data-key="t"] td').nth(3)).not_to_have_text(NONE)
+
+    nsqd.kill()
+    expect(page.get_by_role("alert")).to_contain_text("No connection to the daemon")
+    assert "stale" in page.locator("#state").inner_text()
+    nsqd.start()
+    publish(nsqd, "t", b"y")
+    page.get_by_role("button", name="Ask now").click()
+
+    expect(page.get_by_role("alert")).to_have_count(0)
+    expect(page.locator("#state")).to_contain_text("live")
+    rate = page.locator('tr[data-key="t"] td').nth(3).inner_text()
+    assert rate == NONE or 0 <= float(rate) < 100
+
+
+def test_sorting_with_the_keyboard_is_kept_in_the_address(
+    nsqd: DaemonProcess, open_page: OpenPage
+) -> None:
+    for name, count in (("sort-a", 1), ("sort-b", 3), ("sort-c", 2)):
+        publish(nsqd, name, *[b"x"] * count)
+    page = open_page(nsqd, "/topics?q=sort-")
+
+    def names() -> list[str]:
+        return [each.get_attribute("data-key") or "" for each in page.locator("tr[data-key]").all()]
+
+    assert names() == ["sort-b", "sort-c", "sort-a"]
+    heading = page.get_by_role("columnheader", name="Topic")
+    heading.get_by_role("button").focus()
+    page.keyboard.press("Enter")
+    expect(heading).to_have_attribute("aria-sort", "ascending")
+    assert names() == ["sort-a", "sort-b", "sort-c"]
+    refresh(page)
+    page.reload()
+    page.wait_for_selector("tr[data-key]")
+    assert names() == ["sort-a", "sort-b", "sort-c"]
+    assert "sort=topic" in page.url
+
+
+def test_a_filter_is_in_the_address_and_back_undoes_it(
+    nsqd: DaemonProcess, open_page: OpenPage
+) -> None:
+    create(nsqd, "filter.orders")
+    create(nsqd, "filter.mail")
+    page = open_page(nsqd, "/topics")
+    page.locator("#filter").press_sequentially("filter.ord")
+
+    expect(page.locator("tr[data-key]")).to_have_count(1)
+    assert "q=filter.ord" in page.url
+    other = open_page(nsqd, "/topics?q=filter.ord")
+    expect(other.locator("tr[data-key]")).to_have_count(1)
+    page.go_back()
+    expect(page.locator("#filter")).to_have_value("")
+    expect(page.locator('tr[data-key="filter.mail"]')).to_be_visible()
+
+
+def test_backlog_alone_can_be_shown(nsqd: DaemonProcess, open_page: OpenPage) -> None:
+    create(nsqd, "backlog.none")
+    publish(nsqd, "backlog.some", b"x")
+    page = open_page(nsqd, "/topics?q=backlog.")
+    page.get_by_label("only with backlog").check()
+
+    expect(page.locator("tr[data-key]")).to_have_count(1)
+    assert "backlog=1" in page.url
+
+
+@pytest.mark.parametrize(
+    ("topic", "channel"),
+    [
+        ("x#ephemeral", "a.b-c_d#ephemeral"),
+        ("..", "."),
+        ("t" * 64, "c" * 64),
+    ],
+)
+def test_odd_names_have_pages(
+    nsqd: DaemonProcess, open_page: OpenPage, topic: str, channel: str
+) -> None:
+    create(nsqd, topic, channel)
+    page = open_page(nsqd, f"/topics?q={quote(topic)}&sort=topic")
+    page.get_by_role("link", name=topic, exact=True).click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(topic)
+    page.get_by_role("link", name=channel, exact=True).click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(channel)
+    expect(page.get_by_text("No consumer is connected.")).to_be_visible()
+    page.reload()
+    expect(page.get_by_role("heading", level=1)).to_have_text(channel)
+    page.get_by_role("link", name="Peek").click()
+    expect(page.get_by_text("Nothing waits here right now.")).to_be_visible()
+    page.reload()
+    expect(page.get_by_text("Nothing waits here right now.")).to_be_visible()
+
+
+def test_what_is_not_there_says_so_with_a_way_back(
+    nsqd: DaemonProcess, open_page: OpenPage
+) -> None:
+    create(nsqd, "there")
+    page = open_page(nsqd, "/topics/missing")
+    expect(page.get_by_text("No node has a topic missing.")).to_be_visible()
+    page.get_by_role("link", name="All topics").click()
+    expect(page.locator('tr[data-key="there"]')).to_be_visible()
+    page = open_page(nsqd, "/topics/there/missing")
+    expect(page.get_by_text("there has no channel missing.")).to_be_visible()
+    page = open_page(nsqd, "/nodes/other:4151")
+    expect(page.get_by_text("No node other:4151 is known.")).to_be_visible()
+
+
+def test_pausing_acts_at_once_and_can_be_undone(nsqd: DaemonProcess, open_page: OpenPage) -> None:
+    create(nsqd, "pauses", "c")
+    page = open_page(nsqd, "/topics/pauses/c")
+    page.get_by_role("button", name="Pause", exact=True).click()
+    expect(page.locator(".badge", has_text="paused").first).to_be_visible()
+    nsqd.wait_for_channel("pauses", "c", paused=True)
+
+    page.get_by_role("button", name="Undo").click()
+    nsqd.wait_for_channel("pauses", "c", paused=False)
+    expect(page.locator(".badge", has_text="paused")).to_have_count(0)
+
+
+def test_emptying_says_how_many_and_wants_the_name(
+    nsqd: DaemonProcess, open_page: OpenPage
+) -> None:
+    create(nsqd, "empties", "c")
+    publish(nsqd, "empties", *[b"x"] * 5)
+    page = open_page(nsqd, "/topics/empties/c")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.get_by_role("button", name="Empty…").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("5 messages are there now")
+    button = page.locator("#confirm")
+    expect(button).to_be_disabled()
+    dialog.get_by_role("textbox").fill("wrong")
+    expect(button).to_be_disabled()
+    dialog.get_by_role("textbox").fill("c")
+    expect(button).to_be_enabled()
+    button.dblclick()
+
+    nsqd.wait_for_channel("empties", "c", depth=0)
+    expect(page.get_by_text("empties/c emptied.")).to_be_visible()
+    assert len([url for url in asked if "/channel/empty?" in url]) == 1
+
+
+def test_deleting_names_consumers_and_goes_to_the_overview(
+    nsqd: DaemonProcess, open_page: OpenPage
+) -> None:
+    create(nsqd, "deletes", "c")
+    with Consumer(nsqd.address, "deletes", "c"):
+        nsqd.wait_for_channel("deletes", "c", client_count=1)
+        page = open_page(nsqd, "/topics/deletes")
+        page.get_by_role("button", name="Delete…").click()
+        dialog = page.get_by_role("dialog")
+        expect(dialog).to_contain_text("1 consumer is connected")
+        dialog.get_by_role("textbox").fill("deletes")
+        expect(page.locator("#confirm")).to_be_enabled()
+        page.locator("#confirm").click()
+        expect(page.get_by_text("deletes deleted.")).to_be_visible()
+        expect(page).to_have_url(re.compile(r"/console/$"))
+
+
+def test_bulk_actions_want_the_number_and_show_what_failed(
+    nsqd: DaemonProcess, open_page: OpenPage
+) -> None:
+    names = [f"bulk-{number}" for number in range(4)]
+    for name in names:
+        create(nsqd, name)
+    page = open_page(nsqd, "/topics?q=bulk-", allowed_errors="404")
+    page.get_by_label("mark all").check()
+    page.get_by_role("button", name="Delete…").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("4 queues")
+    dialog.get_by_role("textbox").fill("4")
+    nsqd.request("POST", "/topic/delete?topic=bulk-2")
+    expect(page.locator("#confirm")).to_be_enabled()
+    page.locator("#confirm").click()
+
+    expect(dialog).to_contain_text("3 done, 1 failed")
+    expect(dialog).to_contain_text("TOPIC_NOT_FOUND")
+    assert page.get_by_role("button", name="Try the rest again").is_visible()
+
+
+def test_creating_says_what_is_wrong_with_a_name(nsqd: DaemonProcess, open_page: OpenPage) -> None:
+    page = open_page(nsqd, "/lookup")
+    page.get_by_role("button", name="Create topic…").click()
+    page.get_by_role("textbox", name="Topic").fill("no spaces")
+    page.get_by_role("button", name="Create", exact=True).click()
+    expect(page.locator("#error-topic")).to_contain_text("Letters, digits")
+    page.get_by_role("textbox", name="Topic").fill("made-here")
+    page.get_by_role("textbox", name="Channel").fill("c")
+    page.get_by_role("button", name="Create", exact=True).click()
+
+    expect(page.get_by_text("made-here/c created.")).to_be_visible()
+    assert nsqd.find_channel("made-here", "c") is not None
+
+
+BIG_JSON = b'{"list":[' + b",".join([b'{"n":1234567890123456789}'] * 40_000) + b"]}"
+
+
+def test_peeking_shows_json_digit_by_digit_and_changes_nothing(
+    nsqd: DaemonProcess, open_page: OpenPage
+) -> None:
+    deep = b"[" * 1000 + b"]" * 1000
+    create(nsqd, "peeks", "c")
+    publish(
+        nsqd, "peeks", b'{"id":9007199254740993,"id":1,"x":[]}', deep, BIG_JSON[:900_000] + b"]}"
+    )
+    publish(nsqd, "peeks", BIG_JSON[:3] + b"<not json>")
+    before = nsqd.find_channel("peeks", "c")
+    page = open_page(nsqd, "/topics/peeks/c/messages")
+    rows = page.locator(".messages > li")
+    expect(rows).to_have_count(4)
+    rows.nth(0).locator(".preview").click()
+    expect(rows.nth(0).locator("pre")).to_have_text(
+        '{\n  "id": 9007199254740993,\n  "id": 1,\n  "x": []\n}', use_inner_text=True
+    )
+    rows.nth(1).locator(".preview").click()
+    expect(rows.nth(1).locator("pre")).to_contain_text("[")
+    rows.nth(2).locator(".preview").click()
+    expect(rows.nth(2).get_by_role("button", name="Show all")).to_be_visible()
+    for _ in range(10):
+        page.locator("#look").click()
+    assert nsqd.find_channel("peeks", "c") == before
+
+
+def test_bytes_that_are_no_text_are_hex_and_saved_as_they_are(
+    nsqd: DaemonProcess, open_page: OpenPage, tmp_path: Path
+) -> None:
+    body = bytes(range(256)) * 4
+    publish(nsqd, "binary", body)
+    page = open_page(nsqd, "/topics/binary?tab=messages")
+    page.locator(".preview").click()
+    expect(page.locator("pre")).to_contain_text("00000010  10 11 12 13 14 15 16 17 18")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save").click()
+    download.value.save_as(tmp_path / "body")
+
+    saved = (tmp_path / "body").read_bytes()
+    assert hashlib.sha256(saved).digest() == hashlib.sha256(body).digest()
+
+
+def test_hostile_bodies_are_text(nsqd: DaemonProcess, open_page: OpenPage) -> None:
+    body = "<script>window.ran=1</script></pre><img src=x onerror='window.ran=1'>\u202e\x00\x1b[31m"
+    publish(nsqd, "hostile", body.encode())
+    page = open_page(nsqd, "/topics/hostile?tab=messages")
+    page.locator(".preview").click()
+
+    expect(page.locator("pre")).to_contain_text("<script>window.ran=1</script></pre>")
+    expect(page.locator("pre")).to_contain_text("\\u202e\u2400\u241b[31m")
+    assert page.evaluate("window.ran") is None
+
+
+def test_publishing_base64_deferred_and_too_large(nsqd: DaemonProcess, open_page: OpenPage) -> None:
+    create(nsqd, "publishes", "c")
+    with Consumer(nsqd.address, "publishes", "c") as consumer:
+        page = open_page(nsqd, "/topics/publishes", allowed_errors="413")
+
+        def send(body: str, encoding: str = "text", defer: str = "0") -> None:
+            page.get_by_role("button", name="Publish…").first.click()
+            dialog = page.get_by_role("dialog")
+            dialog.get_by_label("Body").fill(body)
+            dialog.locator("select[name=encoding]").select_option(encoding)
+            dialog.get_by_label("Deferred by").fill(defer)
+            dialog.get_by_role("button", name="Publish").click()
+
+        send("AP8=", "base64")
+        expect(page.get_by_role("dialog")).to_have_count(0)
+        wait_until(lambda: consumer.bodies == [b"\x00\xff"])
+        send("later", defer="0.5")
+        expect(page.get_by_role("dialog")).to_have_count(0)
+        wait_until(lambda: consumer.bodies[1:] == [b"later"])
+        send("no base64!", "base64")
+        expect(page.locator("#error-body")).to_contain_text("no base64")
+        page.keyboard.press("Escape")
+        send("x" * (1024 * 1024 + 1))
+        expect(page.get_by_role("dialog")).to_contain_text("MSG_TOO_BIG")
+
+
+def test_limits_are_set_and_a_wrong_one_is_named(nsqd: DaemonProcess, open_page: OpenPage) -> None:
+    create(nsqd, "limited", "c")
+    page = open_page(nsqd, "/topics/limited?tab=limits", allowed_errors="400")
+    page.get_by_role("button", name="Edit…").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("checkbox", name=re.compile("Age of a message")).check()
+    dialog.get_by_role("textbox", name="Age of a message").fill("soon")
+    dialog.get_by_role("button", name="Save on all nodes").click()
+    expect(page.locator("#error-msg_ttl")).to_contain_text("Not valid")
+    dialog.get_by_role("textbox", name="Age of a message").fill("1h30m")
+    dialog.get_by_role("checkbox", name=re.compile("Suffix")).check()
+    dialog.get_by_role("textbox", name=re.compile("Suffix")).fill(".dead")
+    dialog.get_by_role("button", name="Save on all nodes").click()
+
+    expect(page.get_by_text("Limits of limited set.")).to_be_visible()
+    limits = json.loads(nsqd.request("GET", "/topic/limits?topic=limited"))
+    assert limits["limits"]["msg_ttl"] == {"value": "1h30m0s", "source": "topic"}
+    assert limits["dead_letter_topic"] == "limited.dead"
+    publish(nsqd, "limited.dead", b"x")
+    page = open_page(nsqd, "/dead-letters")
+    expect(page.locator('tr[data-key="limited"]')).to_contain_text("limited.dead")
+
+
+def test_clients_have_their_columns_and_filters(nsqd: DaemonProcess, open_page: OpenPage) -> None:
+    create(nsqd, "clients", "c")
+    with (
+        Consumer(nsqd.address, "clients", "c", hostname="web-1", user_agent="go-nsq/1.1.0"),
+        Consumer(nsqd.address, "clients", "c", ready=0, hostname="<b>", user_agent="pynsq/0.9"),
+    ):
+        nsqd.wait_for_channel("clients", "c", client_count=2)
+        page = open_page(nsqd, "/topics/clients/c")
+        expect(page.locator("#clients tbody tr")).to_have_count(2)
+        assert "<b>" in page.locator("#clients").inner_text()
+        page.get_by_role("button", name="RDY 0").click()
+        expect(page.locator("#clients tbody tr")).to_have_count(1)
+        page = open_page(nsqd, "/clients?q=clients&by=library")
+        expect(page.locator('tr[data-key="go-nsq/1.1.0"]')).to_be_visible()
+
+
+def test_a_queue_that_grows_without_consumers_is_found(
+    start_nsqd: StartNsqd, open_page: OpenPage
+) -> None:
+    nsqd = start_nsqd()
+    create(nsqd, "grows", "c")
+    page = open_page(nsqd)
+    expect(page.get_by_text("No findings")).to_be_visible()
+    page.locator("#interval").select_option("2")
+
+    def find() -> bool:
+        publish(nsqd, "grows", b"x")
+        return page.get_by_text("grows/c grows and has no consumer").is_visible()
+
+    wait_until(find)
+    page.get_by_role("link", name="grows/c grows and has no consumer").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("c")
+
+
+def test_a_token_is_asked_for_and_stays_out_of_sight(
+    start_nsqd: StartNsqd, open_page: OpenPage, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("secret-4711\n")
+    nsqd = start_nsqd(f"--http-auth-token-file={token}")
+    page = open_page(nsqd, "/settings?tab=lookup", allowed_errors="status of 40")
+    page.get_by_role("button", name="Create topic…").click()
+    page.get_by_role("textbox", name="Topic").fill("guarded")
+    page.get_by_role("button", name="Create", exact=True).click()
+    page.get_by_label("Token").fill("wrong")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.locator("#token-error")).to_contain_text("not the right one")
+    page.get_by_label("Token").fill("secret-4711")
+    page.get_by_role("button", name="Sign in").click()
+
+    expect(page.get_by_text("guarded created.")).to_be_visible()
+    assert "tab=lookup" in page.url
+    assert "secret" not in page.url
+    assert "secret" not in page.content()
+    assert "secret" not in page.evaluate("JSON.stringify(localStorage)")
+    assert "secret" not in nsqd.log
+
+
+def test_draining_wants_the_name(start_nsqd: StartNsqd, open_page: OpenPage) -> None:
+    nsqd = start_nsqd("--drain-timeout=300ms")
+    publish(nsqd, "kept", b"x")
+    page = open_page(nsqd, "/nodes", allowed_errors="ERR_CONNECTION_REFUSED")
+    page.get_by_role("link", name=nsqd.http_address, exact=True).click()
+    page.get_by_role("button", name="Drain…").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("1 message is there now")
+    dialog.get_by_role("textbox").fill(nsqd.http_address)
+    expect(page.locator("#confirm")).to_be_enabled()
+    page.locator("#confirm").click()
+
+    assert nsqd.wait() == 0
+    expect(page.get_by_role("dialog")).to_contain_text("The node has stopped.")
