@@ -16,6 +16,7 @@ from itertools import islice
 from diskqueue import envelope, layout, salvage, segment
 from diskqueue.errors import CorruptSegmentError
 from diskqueue.tools import check
+from diskqueue.tools.plain_text import escape_bytes
 
 EXIT_OK = 0
 EXIT_DAMAGE = 1
@@ -151,7 +152,8 @@ def _format_line(offset: int, message: envelope.Envelope, *, whole_body: bool) -
     more = "" if len(body) == len(message.body) else "..."
     return (
         f"{offset:>10}  {_format_time(message.timestamp_ns)}  attempts={message.attempts}"
-        f"  id={_escape(message.message_id)}  size={len(message.body)}  {_escape(body)}{more}"
+        f"  id={escape_bytes(message.message_id)}  size={len(message.body)}"
+        f"  {escape_bytes(body)}{more}"
     )
 
 
@@ -165,7 +167,7 @@ def _format_json(offset: int, message: envelope.Envelope, *, whole_body: bool) -
         "size": len(message.body),
     }
     if not whole_body:
-        fields["preview"] = _escape(message.body[:_PREVIEW_BYTES])
+        fields["preview"] = escape_bytes(message.body[:_PREVIEW_BYTES])
     else:
         try:
             fields["body"] = message.body.decode("utf-8")
@@ -181,15 +183,6 @@ def _format_time(timestamp_ns: int) -> str:
     except OverflowError:
         return f"{timestamp_ns}ns"
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{fraction_ns:09d}Z"
-
-
-def _escape(data: bytes) -> str:
-    """Return one line of text for any bytes: UTF-8 as it is, the rest as backslash escapes."""
-    text = data.decode("utf-8", errors="backslashreplace")
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
-        for character in text
-    )
 
 
 def _salvage(options: argparse.Namespace) -> int:

@@ -83,6 +83,7 @@ def broker_settings(options: Options) -> BrokerSettings:
             max_consumers=options.max_channel_consumers,
             latency_quantiles=options.e2e_processing_latency_percentiles,
             latency_window_s=options.e2e_processing_latency_window_time_s,
+            is_topology_aware=options.has_experiment(TOPOLOGY_AWARE_CONSUMPTION),
         ),
         retention=Retention(options.retain_bytes, options.retain_time_s),
         limits=options.limits,

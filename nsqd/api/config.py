@@ -8,6 +8,7 @@ import json
 
 from nsqd.config import logs
 from nsqd.config.options import config_value
+from nsqd.config.redaction import redact_argument
 from nsqd.http.server import HttpError, Request, Response, Router
 from nsqd.node import Node
 from nsqd.stats.statsd import expand_prefix
@@ -43,8 +44,8 @@ class ConfigRoutes:
         elif key == "broadcast_http_port":
             value = node.broadcast_http_port
         elif key == "auth_http_addresses":
-            # The reader of the options need not know the password for the auth server.
-            value = list(map(logs.redact, node.options.auth_http_addresses))
+            # The reader of the options need not know the secrets for the auth server.
+            value = list(map(redact_argument, node.options.auth_http_addresses))
         return Response.text(value) if isinstance(value, str) else Response.json(value)
 
     def _put(self, request: Request) -> Response:

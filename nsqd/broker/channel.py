@@ -59,6 +59,7 @@ class ChannelSettings:
     max_consumers: int  # 0 = no limit
     latency_quantiles: tuple[float, ...] = ()
     latency_window_s: float = 600.0
+    is_topology_aware: bool = False
 
 
 class Channel:
@@ -81,8 +82,9 @@ class Channel:
         self.finish_count = 0
         self.requeue_count = 0
         self.timeout_count = 0
-        # Deliveries from memory by the locality of the receiver.
+        # Deliveries by the locality of the receiver; without the experiment from memory only.
         self.locality_counts = [0] * len(Locality)
+        self._counts_disk = settings.is_topology_aware
         # From delivery to FIN, in seconds.
         self.finish_times = Histogram(FINISH_TIME_BOUNDS_S)
         # From publish to FIN, in seconds.
@@ -389,8 +391,8 @@ class Channel:
             taken += piece.stop - piece.start
             if batch.is_deferred and self.deferred.add_if_early(piece):
                 continue
-            if not piece.is_on_disk:
-                self.locality_counts[consumer.locality] += piece.stop - piece.start
+            if self._counts_disk or not piece.is_on_disk:
+                self.locality_counts[consumer.counted_locality] += piece.stop - piece.start
             if consumer.sample_rate:
                 piece, dropped = _sample(piece, consumer.sample_rate)
                 self.queue.commit(dropped)

@@ -66,6 +66,7 @@ class Consumer:
     """One subscription: how many messages it may have, those that it has, and its counters."""
 
     __slots__ = (
+        "counted_locality",
         "finish_count",
         "in_flight",
         "is_in_line",
@@ -87,11 +88,17 @@ class Consumer:
         msg_timeout_s: float,
         sample_rate: int = 0,
         locality: Locality = Locality.GLOBAL,
+        counted_locality: Locality | None = None,
     ) -> None:
+        """Args:
+        locality: which consumers it comes before.
+        counted_locality: the class that its messages are counted in, if another one.
+        """
         self.sink = sink
         self.msg_timeout_s = msg_timeout_s
         self.sample_rate = sample_rate
         self.locality = locality
+        self.counted_locality = locality if counted_locality is None else counted_locality
         self.in_flight: InFlight  # made by the channel, at the subscription
         self.ready_count = 0  # RDY: a level, not a credit
         self.is_writable = True  # its socket takes more

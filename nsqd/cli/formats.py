@@ -12,7 +12,8 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final
 
-from nsqd.cli.output import CliError, ExitCode, escape_controls, show_body
+from diskqueue.tools.plain_text import escape_bytes, escape_text
+from nsqd.cli.output import CliError, ExitCode
 from nsqd.client import Message
 
 _SIZE: Final = struct.Struct(">i")
@@ -67,7 +68,7 @@ def _choose_body(options: argparse.Namespace, *, is_terminal: bool) -> Callable[
     if options.pretty:
         return lambda body: _prettify(body, is_terminal=is_terminal)
     if is_terminal:
-        return lambda body: show_body(body).encode()
+        return lambda body: escape_bytes(body).encode()
     return lambda body: body
 
 
@@ -140,7 +141,7 @@ def _make_custom(template: str, *, is_terminal: bool) -> Format:
     template = template.replace("\\n", "\n").replace("\\t", "\t").replace("\\0", "\0")
 
     def show(message: Message) -> bytes:
-        body = message.body if not is_terminal else show_body(message.body).encode()
+        body = message.body if not is_terminal else escape_bytes(message.body).encode()
         values: dict[str, bytes] = {
             "t": message.topic.encode(),
             "c": message.channel.encode(),
@@ -168,14 +169,10 @@ def _prettify(body: bytes, *, is_terminal: bool) -> bytes:
     try:
         value = json.loads(body)
     except ValueError:
-        return show_body(body).encode() if is_terminal else body
+        return escape_bytes(body).encode() if is_terminal else body
     # Control characters within strings are escaped by JSON itself, C1 ones are not.
     lines = json.dumps(value, ensure_ascii=False, indent=2).splitlines()
-    return (
-        "\n".join(map(escape_controls, lines)).encode()
-        if is_terminal
-        else "\n".join(lines).encode()
-    )
+    return "\n".join(map(escape_text, lines)).encode() if is_terminal else "\n".join(lines).encode()
 
 
 def _show_time(timestamp_ns: int) -> str:

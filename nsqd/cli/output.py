@@ -6,10 +6,11 @@ import difflib
 import enum
 import json
 import os
-import re
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Final, Literal, TextIO
+from typing import Literal, TextIO
+
+from diskqueue.tools.plain_text import escape_text
 
 
 class ExitCode(enum.IntEnum):
@@ -32,19 +33,6 @@ class CliError(Exception):
     def __init__(self, text: str, code: ExitCode = ExitCode.FAILED) -> None:
         super().__init__(text)
         self.code = code
-
-
-_CONTROLS: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-
-
-def escape_controls(text: str) -> str:
-    """Show control characters as escapes, so that a message cannot drive the terminal."""
-    return _CONTROLS.sub(lambda match: ascii(match[0])[1:-1], text)
-
-
-def show_body(body: bytes) -> str:
-    """Return a body as one line for a terminal; bytes that are no UTF-8 are escaped."""
-    return escape_controls(body.decode("utf-8", "backslashreplace"))
 
 
 def has_colour(stream: TextIO, wish: str = "auto") -> bool:
@@ -77,9 +65,9 @@ def print_table(
     if is_tsv:
         print("\t".join(heads))
         for row in rows:
-            print("\t".join(escape_controls(str(cell)) for cell in row))
+            print("\t".join(escape_text(str(cell)) for cell in row))
         return
-    cells = [[escape_controls(show_count(cell)) for cell in row] for row in rows]
+    cells = [[escape_text(show_count(cell)) for cell in row] for row in rows]
     are_numbers = [
         bool(rows) and all(isinstance(row[index], int | float) for row in rows)
         for index in range(len(heads))

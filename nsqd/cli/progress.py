@@ -13,7 +13,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
-from nsqd.cli.output import escape_controls, note
+from diskqueue.tools.plain_text import escape_text
+from nsqd.cli.output import note
 
 _INTERVAL_S: Final = 0.25
 _SIGNALS: Final = ("SIGUSR1", "SIGINFO")
@@ -62,12 +63,12 @@ class ProgressLine:
 
     def _print(self) -> None:
         self.clear()
-        note(escape_controls(self._show()))
+        note(escape_text(self._show()))
 
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(_INTERVAL_S)
-            text = escape_controls(self._show())
+            text = escape_text(self._show())
             if text != self._shown:
                 sys.stderr.write(_CLEAR + text)
                 sys.stderr.flush()

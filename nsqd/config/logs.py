@@ -9,7 +9,7 @@ With `--log-format=json` each record is one line of JSON, with the time in UTC a
 
 stdlib logging does the rest; only `__main__` configures it. A line may hold bytes that a client
 sent: they can neither begin a new line nor control a terminal, and passwords and tokens in them are
-replaced by *** (`redact`). The reader of stderr may be slow, stuck or gone without stopping the
+replaced by *** (`redaction`). The reader of stderr may be slow, stuck or gone without stopping the
 daemon: lines are dropped then, and counted.
 """
 
@@ -17,7 +17,6 @@ import enum
 import json
 import logging
 import os
-import re
 import select
 import sys
 import time
@@ -25,27 +24,14 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TextIO
 
+from diskqueue.tools.plain_text import escape_text
 from nsqd.config.kinds import Kind, special
+from nsqd.config.redaction import redact, shorten_line
 
 # A pipe that polls as writable takes this many bytes without blocking.
 _CHUNK_BYTES = select.PIPE_BUF
 # How long a full pipe may delay the daemon, once, before lines are dropped.
 PATIENCE_MS = 100
-
-# user:password@ of a URL, or of a host:port without a scheme. Both patterns are bounded, also for a
-# line of 16 KB of colons: each begins where a word does, or looks no farther than its count.
-_CREDENTIALS = re.compile(
-    r"://[^/?#\s]*@|(?<![^\s/=\"'(,\[])[^\s/@:=\"'(]{1,64}:[^\s/@\"']{1,256}@(?=[\w\[])"
-)
-# The value of a query parameter with a telling name.
-_QUERY_SECRET = re.compile(
-    r"([?&;][^=&;?\s]{0,32}(?:token|secret|passw|api_?key|auth|signature|credential)"
-    r"[^=&;?\s]{0,32}=)[^&;#\s\"']*",
-    re.IGNORECASE,
-)
-# Controls, other ends of lines, and marks that turn the direction of writing; terminals obey them.
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-_HIDDEN = "***"
 
 
 class LogLevel(enum.IntEnum):
@@ -138,24 +124,6 @@ def fatal_line(program: str, text: str, *, level: str = "FATAL") -> None:
     StderrHandler(sys.stderr).write(line)
 
 
-def redact(text: str) -> str:
-    """Return the text without the passwords of URLs and the tokens of query strings."""
-    if "@" in text:
-        text = _CREDENTIALS.sub(_hide_credentials, text)
-    if "=" in text and ("?" in text or "&" in text or ";" in text):
-        text = _QUERY_SECRET.sub(rf"\1{_HIDDEN}", text)
-    return text
-
-
-def _hide_credentials(match: re.Match[str]) -> str:
-    return f"://{_HIDDEN}@" if match[0].startswith("://") else f"{_HIDDEN}@"
-
-
-def _escape(match: re.Match[str]) -> str:
-    code_point = ord(match[0])
-    return f"\\x{code_point:02x}" if code_point < 0x100 else f"\\u{code_point:04x}"
-
-
 class LineFormatter(logging.Formatter):
     """Format records as NSQ does; each line of a traceback or multi-line text gets the header."""
 
@@ -187,10 +155,10 @@ def _format_json(created: float, level: str, logger: str, text: str, trace: str 
         "time": moment.replace("+00:00", "Z"),
         "level": level.lower(),
         "logger": logger,
-        "message": redact(text),
+        "message": _clean(text),
     }
     if trace:
-        fields["exception"] = redact(trace)
+        fields["exception"] = _clean(trace)
     # In ASCII: escapes stand for the characters that terminals obey.
     return json.dumps(fields, separators=(",", ":"))
 
@@ -199,12 +167,15 @@ def _format_lines(prefix: str, created: float, level: str, text: str) -> str:
     second = int(created)
     microseconds = min(round((created - second) * 1e6), 999_999)
     header = f"{prefix}{_format_second(second)}.{microseconds:06d} {level}: "
-    text = redact(text)
     if text.isprintable():  # most are: no control characters and no ends of lines
-        return header + text
+        return header + redact(shorten_line(text))
     # Only a line feed ends a line: a client's bytes must not make thousands of them.
     lines = text.removesuffix("\n").split("\n")
-    return "\n".join(header + _CONTROL.sub(_escape, line) for line in lines)
+    return "\n".join(header + escape_text(redact(shorten_line(line))) for line in lines)
+
+
+def _clean(text: str) -> str:
+    return "\n".join(redact(shorten_line(line)) for line in text.split("\n"))
 
 
 @lru_cache(maxsize=1)

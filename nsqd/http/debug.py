@@ -21,7 +21,7 @@ from functools import partial
 from itertools import pairwise
 from types import CodeType, FrameType
 
-from nsqd.config.logs import redact
+from nsqd.config.redaction import redact_argument
 from nsqd.http.arguments import parse_count
 from nsqd.http.server import EMPTY, HttpError, Request, Response, Router, Style
 from nsqd.runtime.loop_watch import Call, LoopWatch, Observer, Stall
@@ -276,8 +276,8 @@ def describe_stacks() -> Iterator[str]:
 
 
 def describe_command_line() -> str:
-    """Return the arguments, without the passwords that they may hold."""
-    return "\0".join(map(redact, sys.orig_argv))
+    """Return the arguments, without the passwords and query strings that they may hold."""
+    return "\0".join(map(redact_argument, sys.orig_argv))
 
 
 def describe_threads() -> str:

@@ -12,6 +12,7 @@ of the head, and the refusals. Two rules follow from llhttp giving no position a
 from __future__ import annotations
 
 import enum
+import re
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,6 +31,15 @@ _MAX_CHUNK_OVERHEAD_RATIO = 8
 
 # A head without these is plain: nothing to look at but the host and the length.
 _SPECIAL_HEADERS = frozenset((b"connection", b"transfer-encoding", b"upgrade"))
+
+# RFC 9112, 3.2: a Host that is no uri-host with an optional port is refused; an empty one is not.
+_HOST = re.compile(
+    rb"(?:\[(?:[0-9A-Fa-f:.]+|v[0-9A-Fa-f]+\.[A-Za-z0-9._~!$&'()*+,;=:-]+)\]"
+    rb"|(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)(?::[0-9]*)?"
+)
+# A request line of another protocol, which llhttp takes for one of HTTP.
+_OTHER_PROTOCOL = b" RTSP/"
+_OTHER_LINE = re.compile(rb"(?:\A|\n)([A-Z_]{1,16} [^ \n]+ RTSP/)")
 
 _NO_TARGET = Target(b"")
 _URI_TOO_LONG = Route.refusal(414, "URI_TOO_LONG")
@@ -86,10 +96,12 @@ class RequestParser:
         "_headers",
         "_is_tls",
         "_is_upgrade",
+        "_known_host",
         "_limits",
         "_llhttp",
         "_max_header_count",
         "_merged_count",
+        "_open_line",
         "_raw_bytes",
         "_remote",
         "_request",
@@ -132,6 +144,10 @@ class RequestParser:
         # Bytes of earlier slices that went into the current head, or the current body.
         self._raw_bytes = 0
         self._is_upgrade = False
+        # The Host of the last request, which the next one mostly has too.
+        self._known_host = b""
+        # The beginning of a request line whose end has not come yet.
+        self._open_line = b""
         # A head of which earlier slices hold no more than this cannot be too large: no need to
         # add it up.
         self._cheap_head_bytes = limits.max_header_bytes - FEED_SLICE_BYTES
@@ -147,10 +163,37 @@ class RequestParser:
     def feed(self, data: bytes | memoryview) -> None:
         """Parse one slice; complete requests and at most one refusal are then in `ready`."""
         rest: bytes | memoryview = data
+        if self.phase is BETWEEN or self._open_line:
+            rest = self._check_protocol(bytes(data))
         while rest and not self.has_refused:
             rest = self._execute(rest)
         if self.phase is not BETWEEN:
             self._check_partial(len(data))
+
+    def _check_protocol(self, data: bytes) -> bytes:
+        """Refuse a request line of RTSP; return what is left to parse of a slice.
+
+        llhttp says nothing of the protocol. A line is a request line if it begins between requests.
+        """
+        is_begun = bool(self._open_line)
+        begun, self._open_line = self._open_line + data, b""
+        if _OTHER_PROTOCOL not in begun:
+            if b"\n" not in begun and len(begun) <= self._limits.max_target_bytes:
+                self._open_line = begun
+            return data
+        if is_begun and _OTHER_LINE.match(begun):
+            self.refuse(BAD_REQUEST)
+            return b""
+        fed = 0
+        for line in _OTHER_LINE.finditer(data):
+            rest: bytes | memoryview = data[fed : line.start(1)]
+            while rest and not self.has_refused:
+                rest = self._execute(rest)
+            fed = line.start(1)
+            if self.phase is BETWEEN:
+                self.refuse(BAD_REQUEST)
+                return b""
+        return data[fed:]
 
     def _execute(self, data: bytes | memoryview) -> bytes | memoryview:
         """Run llhttp over the data; return the rest if it stopped early."""
@@ -224,6 +267,7 @@ class RequestParser:
         self._request = request
         self._url = b""
         self._merged_count = 0
+        self._check_host(headers.get(b"host", b""))
         self._raw_bytes = 0
         self.phase = BODY
         if _SPECIAL_HEADERS.isdisjoint(headers) and llhttp.should_keep_alive():
@@ -282,6 +326,12 @@ class RequestParser:
         """Refuse from inside a callback, so that llhttp stops where it is."""
         self.refuse(route)
         raise _Refused
+
+    def _check_host(self, host: bytes) -> None:
+        if host != self._known_host:
+            if _HOST.fullmatch(host) is None:
+                self._refuse_now(BAD_REQUEST)
+            self._known_host = host
 
     def _run_before(self, request: Request, before: BeforeHook) -> Route:
         reply = answer(request, before, request)

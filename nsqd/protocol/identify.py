@@ -79,6 +79,7 @@ class ClientSettings:
     deflate_level: int
     topology_region: str = ""
     topology_zone: str = ""
+    is_identified: bool = False  # an IDENTIFY has come
 
     @classmethod
     def initial(cls, limits: IdentifyLimits, remote_ip: str) -> Self:
@@ -179,6 +180,7 @@ def _apply_values(
     )
     return replace(
         current,
+        is_identified=True,
         client_id=request.client_id,
         hostname=request.hostname,
         user_agent=request.user_agent,

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from datetime import datetime
 
+from diskqueue.tools.plain_text import escape_text
 from nsqd.broker.limits.queue_bounds import Losses
 from nsqd.config.flags import version_text
 from nsqd.config.kinds import format_duration
@@ -105,7 +106,8 @@ def _format_losses(losses: Losses) -> str:
 def format_client(client: ClientStats, now_s: float) -> str:
     """Return a client's part of a line: of a publisher its topics, of another its deliveries."""
     port = client.remote_address.rpartition(":")[2] if ":" in client.remote_address else ""
-    name = f"{client.hostname}:{port} {client.user_agent}"
+    # Both are the client's own words.
+    name = escape_text(f"{client.hostname}:{port} {client.user_agent}")
     connected = format_duration(max(int(now_s - client.connected_at_s), 0))
     if client.pub_counts:
         total = sum(count for _, count in client.pub_counts)

@@ -185,6 +185,7 @@ def subscribe(client: "V2Connection", command: commands.Subscribe) -> None:
         msg_timeout_s=client.settings.msg_timeout_ms / 1000,
         sample_rate=client.settings.sample_rate,
         locality=_find_locality(client),
+        counted_locality=_find_counted_locality(client),
     )
     try:
         channel = client.broker.ensure_topic(command.topic).ensure_channel(command.channel)
@@ -198,8 +199,19 @@ def subscribe(client: "V2Connection", command: commands.Subscribe) -> None:
     client.replies.add(frames.OK)
 
 
+def _find_counted_locality(client: "V2Connection") -> Locality:
+    """Return how near the consumer is to the statistics: to them empty equals empty."""
+    ours = client.server.identify
+    theirs = client.settings
+    if not client.server.is_topology_aware or not theirs.is_identified:
+        return Locality.GLOBAL
+    if theirs.topology_zone == ours.topology_zone:
+        return Locality.ZONE
+    return Locality.REGION if theirs.topology_region == ours.topology_region else Locality.GLOBAL
+
+
 def _find_locality(client: "V2Connection") -> Locality:
-    """Return how near the consumer is, if topology-aware consumption is on."""
+    """Return which consumers it comes before: nobody is near an nsqd that is nowhere."""
     if not client.server.is_topology_aware:
         return Locality.GLOBAL
     ours = client.server.identify

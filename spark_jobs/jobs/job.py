@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
+from diskqueue.tools.plain_text import escape_text
 from spark_jobs.jobs.progress import Progress
 from spark_jobs.read.columns import DAMAGE_COLUMN
 from spark_jobs.read.fleet.client import NodeError
@@ -299,10 +300,10 @@ def run_job(run: Callable[[argparse.Namespace], None], args: argparse.Namespace)
     try:
         run(args)
     except JobError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {escape_text(str(error))}", file=sys.stderr)
         return 1
     except (PySparkException, Py4JJavaError) as error:
-        print(f"error: {shorten_error(str(error))}", file=sys.stderr)
+        print(f"error: {escape_text(shorten_error(str(error)))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -10,6 +10,8 @@ from py4j.protocol import Py4JError
 from pyspark import StatusTracker
 from pyspark.sql import SparkSession
 
+from diskqueue.tools.plain_text import escape_text
+
 _INTERVAL_S = 5.0
 
 
@@ -21,7 +23,7 @@ class Progress:
 
     def step(self, text: str) -> None:
         """Print a line."""
-        print(f"[{self.elapsed_s():6.1f} s] {text}", file=sys.stderr, flush=True)
+        print(f"[{self.elapsed_s():6.1f} s] {escape_text(text)}", file=sys.stderr, flush=True)
 
     def elapsed_s(self) -> float:
         """Return the seconds since the job began."""

@@ -11,8 +11,9 @@ times.
 """
 
 import argparse
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Observation, SparkSession
@@ -67,7 +68,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     target.add_argument("--tls-cert", metavar="FILE")
     target.add_argument("--tls-key", metavar="FILE")
     target.add_argument("--tls-insecure", action="store_true", help="trust any certificate")
-    target.add_argument("--auth-secret", metavar="SECRET")
+    target.add_argument(
+        "--auth-secret-file",
+        metavar="FILE",
+        help="with the secret for AUTH; else the environment has NSQ_AUTH_SECRET_FILE or"
+        " NSQ_AUTH_SECRET",
+    )
+    # Declared to be refused: as a short form of the other it would be taken for a path and shown.
+    target.add_argument("--auth-secret", help=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -114,6 +122,11 @@ def _refuse_copies(selection: Selection) -> None:
 
 
 def _check(args: argparse.Namespace) -> None:
+    if args.auth_secret is not None:
+        raise JobError(
+            "--auth-secret would show the secret to every user of this machine:"
+            " use --auth-secret-file, or NSQ_AUTH_SECRET in the environment"
+        )
     if not args.dry_run and bool(args.addresses) == bool(args.to_lookupd):
         raise JobError("say where to publish: --addresses or --to-lookupd (or try --dry-run)")
     check_json_arguments(args)
@@ -221,9 +234,9 @@ def sink_options(args: argparse.Namespace) -> dict[str, str]:
         "tlsCa": args.tls_ca,
         "tlsCert": args.tls_cert,
         "tlsKey": args.tls_key,
-        "authSecret": args.auth_secret,
     }
     options: dict[str, str] = {name: text for name, text in given.items() if text is not None}
+    options |= secret_options(args.auth_secret_file, os.environ)
     if args.tls:
         options["tls"] = "true"
     if args.tls_insecure:
@@ -231,6 +244,15 @@ def sink_options(args: argparse.Namespace) -> dict[str, str]:
     if args.rate:
         options["batchSize"] = str(max(1, min(1000, args.rate // 10)))
     return options
+
+
+def secret_options(path: str | None, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of the sink for AUTH; every user of the machine could read an argument."""
+    path = path or environment.get("NSQ_AUTH_SECRET_FILE")
+    if path:
+        return {"authSecretFile": path}
+    secret = environment.get("NSQ_AUTH_SECRET")
+    return {"authSecret": secret} if secret else {}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -13,9 +13,10 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
+from diskqueue.tools.plain_text import escape_bytes, escape_text
 from spark_jobs.jobs.job import (
     Selection,
     add_source_arguments,
@@ -37,6 +38,8 @@ _COUNT_ALL = re.compile(r"count\s*\(\s*\*\s*\)", re.IGNORECASE)
 # Words that use all columns of a table without naming them, as DESCRIBE or FROM without SELECT do.
 _NEEDS_ALL = {"natural", "pivot", "unpivot"}
 _DEFAULT_ROWS = 100
+# How a cell begins that spreadsheets take for a formula, blanks before it included.
+_FORMULA_BEGIN = r"^\s*[=+\-@\t\r]"
 
 
 def view_names(topics: Iterable[str]) -> dict[str, str]:
@@ -86,6 +89,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--output", metavar="DIR", help="write the result there instead")
     parser.add_argument("--format", choices=["csv", "parquet", "json"], default="csv")
+    parser.add_argument(
+        "--formula-safe",
+        action="store_true",
+        help="for csv: put ' before texts that a spreadsheet would take for a formula",
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -176,6 +184,8 @@ def _write(result: DataFrame, args: argparse.Namespace, progress: Progress) -> N
     if args.format == "csv":
         binary = [name for name, kind in frame.dtypes if kind == "binary"]
         frame = frame.withColumns({name: F.col(name).cast("string") for name in binary})
+        if args.formula_safe:
+            frame = without_formulas(frame)
     writer = frame.write.format(args.format)
     if args.format == "csv":
         writer = writer.option("header", "true")
@@ -183,8 +193,24 @@ def _write(result: DataFrame, args: argparse.Namespace, progress: Progress) -> N
     progress.step(f"{plural(counted.get['rows'], 'row')} written to {args.output}")
 
 
+def without_formulas(frame: DataFrame) -> DataFrame:
+    """Put an apostrophe before each text that spreadsheets would run: bodies are of strangers."""
+    texts = [name for name, kind in frame.dtypes if kind == "string"]
+    return frame.withColumns({name: _without_formula(_quoted(name)) for name in texts})
+
+
+def _without_formula(text: Column) -> Column:
+    return F.when(text.rlike(_FORMULA_BEGIN), F.concat(F.lit("'"), text)).otherwise(text)
+
+
+def _quoted(name: str) -> Column:
+    """Return the column of that name, dots and all."""
+    return F.col(f"`{name.replace('`', '``')}`")
+
+
 def format_table(columns: Sequence[str], rows: Sequence[tuple[object, ...]]) -> str:
     """Write rows under the names of their columns, each as wide as it needs."""
+    columns = list(map(escape_text, columns))
     cells = [[_format_cell(value) for value in row] for row in rows]
     widths = [
         max([len(name), *(len(row[index]) for row in cells)]) for index, name in enumerate(columns)
@@ -209,8 +235,8 @@ def _format_cell(value: object) -> str:
     if value is None:
         return "NULL"
     if isinstance(value, bytes | bytearray):
-        return bytes(value).decode("utf-8", "backslashreplace").replace("\n", "\\n")
-    return str(value).replace("\n", "\\n")
+        return escape_bytes(bytes(value))
+    return escape_text(str(value))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

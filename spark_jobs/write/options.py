@@ -23,11 +23,14 @@ SINK_OPTIONS = (
     "tlsKey",
     "tlsInsecure",
     "authSecret",
+    "authSecretFile",
     "summaryPath",
 )
 # Spark itself adds these to the options of a stream; the last is added by `publish`.
 _SPARKS_OWN = ("path", "checkpointlocation", "queryname", "tally")
 _DEFAULT_PORT = 4150
+# The bound of nsqd.
+_MAX_SECRET_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
         addresses=tuple(map(_parse_address, addresses)),
         lookupd=lookupd,
         tls=parse_tls(given),
-        auth_secret=given.get("authsecret"),
+        auth_secret=_find_secret(given),
         window_count=parse_count("window", given.get("window", "4"), maximum=1000),
         retry_count=parse_count("retries", given.get("retries", "5"), minimum=0, maximum=1000),
         timeout_s=float(parse_count("timeout", given.get("timeout", "30"), maximum=86400)),
@@ -74,6 +77,29 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
         summary_path=given.get("summarypath"),
         tally=given.get("tally"),
     )
+
+
+def _find_secret(given: Mapping[str, str]) -> str | None:
+    """Return the secret for AUTH; no error shows it, or a part of it."""
+    path = given.get("authsecretfile")
+    if path is None:
+        return given.get("authsecret")
+    if "authsecret" in given:
+        raise ValueError("the secret is in authSecret or in authSecretFile, not in both")
+    try:
+        with open(path, "rb") as file:
+            secret = file.read(_MAX_SECRET_BYTES + 1).strip()
+    except OSError as error:
+        raise ValueError(f"option authSecretFile: {error.strerror}: {path}") from None
+    if not secret or len(secret) > _MAX_SECRET_BYTES:
+        raise ValueError(
+            f"option authSecretFile: {path} does not hold a secret of 1 to"
+            f" {_MAX_SECRET_BYTES} bytes"
+        )
+    try:
+        return secret.decode()
+    except UnicodeDecodeError:
+        raise ValueError(f"option authSecretFile: {path} does not hold text") from None
 
 
 def _split(text: str) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ import urllib.parse
 import urllib.request
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from spark_jobs.tls import TlsSettings
@@ -51,7 +51,8 @@ class PublisherSettings:
     addresses: tuple[tuple[str, int], ...] = ()
     lookupd: tuple[str, ...] = ()
     tls: TlsSettings | None = None
-    auth_secret: str | None = None
+    # In no repr: settings are part of errors and plans.
+    auth_secret: str | None = field(default=None, repr=False)
     # The most commands without an answer.
     window_count: int = 4
     retry_count: int = 5

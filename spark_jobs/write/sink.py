@@ -16,6 +16,7 @@ number; null or 0 is now). Other columns are ignored. Options:
     maxRate         messages per second and task
     tls, tlsCa, tlsCert, tlsKey, tlsInsecure      true, and paths of PEM files
     authSecret      for nsqd's AUTH
+    authSecretFile  the same, as a file on the driver
     summaryPath     file on the driver that gets the counts as JSON
 
 Delivery is at least once: when a connection breaks, or Spark runs a task again, messages that had

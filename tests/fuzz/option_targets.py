@@ -6,8 +6,9 @@ import tempfile
 from pathlib import Path
 
 from nsqd.config.flags import CommandLineExit, ConfigError, OptionsError
-from nsqd.config.logs import LineFormatter, redact
+from nsqd.config.logs import LineFormatter
 from nsqd.config.options import Options, check_options
+from nsqd.config.redaction import redact
 from nsqd.tcp.auth_patterns import Pattern, PatternError
 
 SECRET = "hush-hush"

@@ -109,11 +109,33 @@ class TestSql:
             each.body.decode() for each in messages(0, 7)
         ]
 
+    def test_a_spreadsheet_runs_no_text(
+        self, data: Path, tmp_path: Path, spark: SparkSession
+    ) -> None:
+        """As an option: other readers of the file want the bytes as they are."""
+        texts = ["=1+1", "+1", "-1", "@x", " =x", "\t=x", "plain", "1-1"]
+        rows = ", ".join(f"('{text}', -1)" for text in texts)
+        query = f"SELECT col1 AS `a.b`, col2 AS n FROM VALUES {rows}"
+        for flags, mark in ((["--formula-safe"], "'"), ([], "")):
+            output = tmp_path / f"result{len(flags)}"
+
+            assert main(["sql", str(data), query, "--output", str(output), *flags]) == 0
+
+            reader = spark.read.option("header", "true").option("ignoreLeadingWhiteSpace", "false")
+            found = {tuple(row) for row in reader.csv(str(output)).collect()}
+            stripped = {text if flags else text.strip() for text in texts[:6]}
+            assert {text.strip() for text, _ in found} >= {mark + text for text in stripped}
+            assert {("plain", "-1"), ("1-1", "-1")} <= found
+
 
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
+        (
+            ["replay", "{data}", "--addresses", "127.0.0.1:1", "--auth-secret", "sesame"],
+            "error: --auth-secret would show the secret to every user of this machine: use",
+        ),
         (["sql", "{tmp}/missing", "SELECT 1"], "error: no such data directory: {tmp}/missing"),
         (
             ["sql", "{data}", "SELECT 1", "--topic", "x*"],

@@ -329,9 +329,11 @@ def test_tls_and_auth(spark: SparkSession, tmp_path: Path) -> None:
                 "topic": "secret",
                 "tls": "true",
                 "tlsCa": authority.cert_file,
-                "authSecret": "open sesame",
+                "authSecretFile": str(tmp_path / "secret"),
                 "retries": "1",
             }
+            (tmp_path / "secret").write_text("open sesame\n")
+            (tmp_path / "wrong").write_text("sesame street\n")
             frame = numbered(spark, 10)
 
             assert publish(frame, **good).message_count == 10
@@ -339,11 +341,12 @@ def test_tls_and_auth(spark: SparkSession, tmp_path: Path) -> None:
             for change, text in (
                 ({"tls": "false"}, "TLS required"),
                 ({"tlsCa": str(make_authority(tmp_path / "other").cert_file)}, "is not trusted"),
-                ({"authSecret": "wrong"}, "E_AUTH_FAILED"),
+                ({"authSecretFile": str(tmp_path / "wrong")}, "E_AUTH_FAILED"),
             ):
                 with pytest.raises(PySparkException) as caught:
                     publish(frame, **(good | change))
                 assert text in str(caught.value)
+                assert "sesame" not in str(caught.value)
             insecure = good | {"tlsInsecure": "true", "topic": "insecure"}
             del insecure["tlsCa"]
             assert publish(frame, **insecure).message_count == 10

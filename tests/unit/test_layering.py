@@ -46,7 +46,7 @@ LAYERS = {
     "console": Layer(("console",), forbidden=IO),
     "diskqueue": Layer(("diskqueue",), forbidden=(*IO, "concurrent", "multiprocessing")),
     "nsqd": Layer(),
-    "nsqd.config": Layer(("nsqd.config",), forbidden=("asyncio",)),
+    "nsqd.config": Layer(("nsqd.config", "diskqueue.tools.plain_text"), forbidden=("asyncio",)),
     "nsqd.protocol": Layer(
         ("nsqd.protocol", "diskqueue.envelope"),
         ("snappy",),
@@ -98,6 +98,7 @@ LAYERS = {
             "nsqd.tcp",
             "nsqd.runtime",
             "nsqd.config",
+            "diskqueue.tools.plain_text",
         ),
         ("prometheus_client",),
     ),
@@ -142,7 +143,10 @@ LAYERS = {
     ),
     # The commands. rich is for terminals, and imported only there.
     "nsqd.cli": Layer(
-        ("nsqd.cli", "nsqd.client", "nsqd.http.client", "nsqd.config", "nsqd.protocol.names"),
+        (
+            *("nsqd.cli", "nsqd.client", "nsqd.http.client", "nsqd.config"),
+            *("nsqd.protocol.names", "diskqueue.tools.plain_text"),
+        ),
         ("rich", "uvloop"),
     ),
     "nsqd.daemon": Layer(("nsqd",)),

@@ -103,3 +103,44 @@ async def test_without_the_experiment_all_are_equal(start_nsqd: StartNsqd) -> No
     clients = (await nsqd.channel("t"))["clients"]
     zones = {(client["topology_region"], client["topology_zone"]) for client in clients}
     assert zones == {("r1", "z1"), ("r2", "z3")}
+
+
+async def test_empty_equals_empty_in_the_counts(start_nsqd: StartNsqd) -> None:
+    """To an nsqd that is nowhere, all that have identified themselves so are as near as can be."""
+    nsqd = await start_nsqd(enable_experiment=(TOPOLOGY_AWARE_CONSUMPTION,))
+    unknown = await nsqd.consumer("t", rdy=1)
+    await publish_one_by_one(nsqd, unknown, 2)
+    await unknown.close()
+    elsewhere = await nsqd.consumer("t", rdy=1, topology_zone="z9")
+    await publish_one_by_one(nsqd, elsewhere, 3)
+    await elsewhere.close()
+    nowhere = await nsqd.consumer("t", rdy=1, client_id="x")
+    await publish_one_by_one(nsqd, nowhere, 4)
+
+    assert await counts_of(nsqd) == (4, 3, 2)
+
+
+async def test_nobody_comes_first_at_an_nsqd_that_is_nowhere(start_nsqd: StartNsqd) -> None:
+    nsqd = await start_nsqd(enable_experiment=(TOPOLOGY_AWARE_CONSUMPTION,))
+    unknown = await nsqd.consumer("t", rdy=10)
+    nowhere = await nsqd.consumer("t", rdy=10, client_id="x")
+
+    for _ in range(20):
+        await nsqd.publish("t", b"x")
+
+    await unknown.read_message()
+    await nowhere.read_message()
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+async def test_messages_from_disk_count_too_with_the_experiment(
+    start_nsqd: StartNsqd, *, is_on: bool
+) -> None:
+    experiments = (TOPOLOGY_AWARE_CONSUMPTION,) if is_on else ()
+    nsqd = await start_nsqd(enable_experiment=experiments, mem_queue_size=0, **NEAR)
+    for identity, count in ((NEAR, 3), (SAME_REGION, 2), (FAR, 1)):
+        consumer = await nsqd.consumer("t", rdy=1, **identity)
+        await publish_one_by_one(nsqd, consumer, count)
+        await consumer.close()
+
+    assert await counts_of(nsqd) == ((3, 2, 1) if is_on else (0, 0, 0))

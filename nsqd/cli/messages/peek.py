@@ -7,9 +7,10 @@ import base64
 from typing import Any, Final
 from urllib.parse import urlencode
 
+from diskqueue.tools.plain_text import escape_bytes
 from nsqd.cli import arguments, loop
 from nsqd.cli.cluster import Cluster, check, lacks_feature
-from nsqd.cli.output import CliError, ExitCode, print_json, print_table, show_body
+from nsqd.cli.output import CliError, ExitCode, print_json, print_table
 from nsqd.cli.target import find_target
 
 EXAMPLES: Final = {
@@ -74,7 +75,7 @@ def _print(rows: list[tuple[str, dict[str, Any]]], *, is_tsv: bool, colour: str)
             str(message.get("id", "")),
             int(message.get("attempts", 0)),
             len(_body(message)),
-            show_body(_body(message))[: None if is_tsv else _SHOWN_CHARACTERS],
+            escape_bytes(_body(message))[: None if is_tsv else _SHOWN_CHARACTERS],
         )
         for _, message in rows
     ]

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from nsqd.cli.output import escape_controls, shorten, show_age
+from diskqueue.tools.plain_text import escape_text
+from nsqd.cli.output import shorten, show_age
 from nsqd.cli.watch.rows import Row
 from nsqd.cli.watch.view import Mode, View
 
@@ -86,7 +87,7 @@ def draw(
 def _text(text: str, style: str, width: int) -> Text:
     from rich.text import Text
 
-    line = Text(escape_controls(text), style=style, no_wrap=True, overflow="ellipsis")
+    line = Text(escape_text(text), style=style, no_wrap=True, overflow="ellipsis")
     line.truncate(width, overflow="ellipsis")
     return line
 
@@ -124,7 +125,7 @@ def _draw_nodes(nodes: Sequence[NodeLine], *, left_out: int) -> Table:
 def _cell(text: str) -> Text:
     from rich.text import Text
 
-    return Text(escape_controls(text))
+    return Text(escape_text(text))
 
 
 def _draw_rows(view: View, room: int, width: int) -> Table:

@@ -559,3 +559,67 @@ def test_no_input_makes_the_parser_fail(parts: list[bytes]) -> None:
     assert all(request.is_last for request in refusals)
     if parser.has_refused:
         assert parser.ready[-1].is_last
+
+
+# Host, and other protocols
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *(b"", b"h", b"h:", b"h:4151", b"a.b-c_d~e", b"%41", b"127.0.0.1:80", b"[::1]:4151"),
+        *(b"[::ffff:1.2.3.4]", b"[v1.a:b]", b"*"),
+    ],
+)
+def test_a_host_of_rfc_9112_is_taken(host: bytes) -> None:
+    (request,) = parse(head(b"Content-Length: 0", host=b"Host: " + host))
+
+    assert reply_to(request) is OK
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *(b"a b", b"a/b", b"a?b", b"a#b", b"user@h", b"h:80:80", b"h:x", b"[::1", b"::1", b"[g]"),
+        *(b"%4", b"%zz", b"a,b c", b"h\x80", b"<h>", b'"h"', b"h\\"),
+    ],
+)
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+def test_any_other_host_is_refused(host: bytes, version: bytes) -> None:
+    start = b"POST /pub HTTP/" + version
+
+    assert refusal(head(b"Content-Length: 0", start=start, host=b"Host: " + host)) == BAD_REQUEST
+
+
+def test_a_host_is_checked_again_when_it_changes() -> None:
+    good = head(b"Content-Length: 0")
+    parser = make_parser()
+
+    *_, last = parse(good, good, head(b"Content-Length: 0", host=b"Host: a b"), parser=parser)
+
+    assert len(parser.ready) == 3
+    assert (reply_to(last).status, parser.has_refused) == (400, True)
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+@pytest.mark.parametrize("method", [b"GET", b"POST", b"OPTIONS", b"DESCRIBE", b"SETUP"])
+def test_rtsp_is_no_http(method: bytes, version: bytes) -> None:
+    data = head(start=method + b" /ping RTSP/" + version)
+    get = head(start=b"GET /ping HTTP/1.1")
+
+    assert refusal(data) == BAD_REQUEST
+    assert refusal(b"\r\n" + data) == BAD_REQUEST
+    for at in range(1, data.index(b"\r\n") + 1):
+        assert refusal(data[:at], data[at:]) == BAD_REQUEST
+    *_, last = parse(get + data)
+    assert reply_to(last).status == 400
+
+
+def test_rtsp_in_a_body_or_a_header_is_just_text() -> None:
+    line = b"GET /ping RTSP/1.0\r\n"
+    post = head(b"Content-Length: 42", b"X-Note: GET /a RTSP/1.0") + line + b"\n" + line + b"x"
+    for at in range(len(post)):
+        first, second = parse(post[:at], post[at:] + post)
+
+        assert reply_to(first) is reply_to(second) is OK
+        assert first.body == second.body == line + b"\n" + line + b"x"

@@ -66,7 +66,7 @@ def test_an_empty_request_is_answered_with_ok(body: bytes) -> None:
     settings, reply = negotiate(body, INITIAL, LIMITS)
 
     assert reply == b"OK"
-    assert settings == replace(INITIAL, client_id="", hostname="")
+    assert settings == replace(INITIAL, client_id="", hostname="", is_identified=True)
 
 
 def test_the_reply_has_the_documented_keys_in_order() -> None:
@@ -115,6 +115,7 @@ def test_the_clients_words_about_itself_are_stored() -> None:
 
     assert settings == replace(
         INITIAL,
+        is_identified=True,
         client_id="c",
         hostname="h.example",
         user_agent="pynsq/0.9",

@@ -77,6 +77,16 @@ def test_producer() -> None:
     )
 
 
+def test_a_client_begins_no_line_and_drives_no_terminal() -> None:
+    client = client_stats(
+        hostname="hn\nTopics:", remote_address="127.0.0.1:47540", user_agent="\x1b[2J\u202e"
+    )
+
+    assert format_client(client, CONNECTED_AT_S).startswith(
+        r"[V2 hn\nTopics::47540 \x1b[2J\u202e] state: "
+    )
+
+
 def test_client_of_a_unix_socket_has_no_port() -> None:
     client = client_stats(hostname="", remote_address="@")
 

@@ -68,3 +68,14 @@ def test_tables_line_up() -> None:
         "NULL  NULL",
         "\\xff     2",
     ]
+
+
+def test_a_body_drives_no_terminal() -> None:
+    table = format_table(["te\nxt"], [("\x1b[2J\u202e",), (b"a\rb\tc",)])
+
+    assert table.splitlines() == [
+        r"te\nxt",
+        "-" * len(r"\x1b[2J\u202e"),
+        r"\x1b[2J\u202e",
+        r"a\rb\tc",
+    ]
