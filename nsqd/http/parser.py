@@ -163,8 +163,10 @@ class RequestParser:
     def feed(self, data: bytes | memoryview) -> None:
         """Parse one slice; complete requests and at most one refusal are then in `ready`."""
         rest: bytes | memoryview = data
-        if self.phase is BETWEEN or self._open_line:
-            rest = self._check_protocol(bytes(data))
+        if self._open_line or self.phase is BETWEEN:
+            line = data if type(data) is bytes else bytes(data)
+            if self._open_line or b"\n" not in line or _OTHER_PROTOCOL in line:
+                rest = self._check_protocol(line)
         while rest and not self.has_refused:
             rest = self._execute(rest)
         if self.phase is not BETWEEN:
@@ -267,7 +269,9 @@ class RequestParser:
         self._request = request
         self._url = b""
         self._merged_count = 0
-        self._check_host(headers.get(b"host", b""))
+        host = headers.get(b"host", b"")
+        if host != self._known_host:
+            self._check_host(host)
         self._raw_bytes = 0
         self.phase = BODY
         if _SPECIAL_HEADERS.isdisjoint(headers) and llhttp.should_keep_alive():
@@ -328,10 +332,9 @@ class RequestParser:
         raise _Refused
 
     def _check_host(self, host: bytes) -> None:
-        if host != self._known_host:
-            if _HOST.fullmatch(host) is None:
-                self._refuse_now(BAD_REQUEST)
-            self._known_host = host
+        if _HOST.fullmatch(host) is None:
+            self._refuse_now(BAD_REQUEST)
+        self._known_host = host
 
     def _run_before(self, request: Request, before: BeforeHook) -> Route:
         reply = answer(request, before, request)

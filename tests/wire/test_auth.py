@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import socket
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -429,3 +430,20 @@ async def test_secret_is_in_no_log(
 
     assert "AUTH" in caplog.text
     assert "hush" not in caplog.text
+
+
+async def test_no_query_of_an_auth_server_is_shown(
+    start_nsqd: StartNsqd, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    address = "http://user:hunter2@127.0.0.1:1/auth?plain=hunter2"
+    nsqd = await start_nsqd(auth_http_addresses=(address,))
+    client = await nsqd.connect()
+    client.send(b"AUTH\n" + sized(b"x"))
+    await client.expect_error(b"E_AUTH_FAILED AUTH failed")
+
+    status, shown = await nsqd.request("GET", "/config/auth_http_addresses")
+
+    assert (status, shown) == (200, b'["http://***@127.0.0.1:1/auth?***"]')
+    assert "127.0.0.1:1/auth" in caplog.text
+    assert "hunter2" not in caplog.text

@@ -1,7 +1,9 @@
 """nsqlookupd's HTTP API over real sockets, on uvloop and on stock asyncio (L-14 to L-25)."""
 
+import contextlib
 import json
 import re
+import resource
 import socket
 import time
 from collections.abc import Callable
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 
 from nsqd.http import routes
+from nsqd.protocol.lookup import NsqdIdentity
 from nsqd.runtime.turns import Turns
 from tests.support.lookupd_in_process import LookupdInProcess, LoopFactory
 
@@ -333,3 +336,31 @@ def test_a_long_reply_is_the_same_in_slices(
         assert turn_count > 100
     times = re.compile(r'"(last_update|tombstoned_at)": \d+')
     assert times.sub("", json.dumps(sliced)) == times.sub("", json.dumps(whole))
+
+
+def test_debug_takes_little_memory_however_long_it_is(lookupd: LookupdInProcess) -> None:
+    """One peer of 31 KB makes a reply of 15 MB; ten clients ask for it and do not read."""
+    text = "\x01" * 255
+    with lookupd.peer() as peer, contextlib.ExitStack() as clients:
+        peer.identify(NsqdIdentity(text, 1, 2, text, text, text, text))
+        peer.send(b"".join(b"REGISTER t%d\n" % number for number in range(2000)))
+        for _ in range(2000):
+            peer.read_reply()
+        before = resident_bytes()
+
+        for _ in range(10):
+            client = clients.enter_context(
+                socket.create_connection(("127.0.0.1", lookupd.daemon.http_port))
+            )
+            client.sendall(b"GET /debug HTTP/1.1\r\nHost: h\r\n\r\n")
+            assert client.recv(16) == b"HTTP/1.1 200 OK\r"
+        body = lookupd.request("GET", "/debug").body
+
+        assert len(body) > 15_000_000
+        assert resident_bytes() - before - len(body) < 20 * 2**20
+        assert len(json.loads(body)) == 2001
+
+
+def resident_bytes() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()

@@ -601,6 +601,14 @@ def test_a_host_is_checked_again_when_it_changes() -> None:
     assert (reply_to(last).status, parser.has_refused) == (400, True)
 
 
+def test_a_later_request_of_http_1_0_needs_no_host() -> None:
+    keep = b"GET /ping HTTP/1.0\r\nConnection: keep-alive\r\n"
+
+    first, second = parse(keep + b"Host: h\r\n\r\n" + keep + b"\r\n")
+
+    assert reply_to(first) is reply_to(second) is OK
+
+
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
 @pytest.mark.parametrize("method", [b"GET", b"POST", b"OPTIONS", b"DESCRIBE", b"SETUP"])
 def test_rtsp_is_no_http(method: bytes, version: bytes) -> None:
