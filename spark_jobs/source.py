@@ -51,7 +51,8 @@ from pyspark.sql.types import StructType
 from spark_jobs.read.columns import arrow_schema, message_schema
 from spark_jobs.read.files.corruption import CORRUPTION_SCHEMA
 from spark_jobs.read.fleet.options import PLACE_OPTIONS
-from spark_jobs.read.fleet.snapshot import keep_snapshot
+from spark_jobs.read.fleet.snapshot import keep_snapshot, with_file
+from spark_jobs.read.inventory import take_inventory
 from spark_jobs.read.options import Table, parse_read_options
 from spark_jobs.read.reader import FilteringNsqReader, NsqReader, ignore_closed_pipes
 from spark_jobs.read.stream import NsqStreamReader
@@ -133,7 +134,7 @@ def snapshot(**options: str) -> Iterator[dict[str, str]]:
     nodes keep for it at once.
 
     Raises:
-        ValueError: the options are wrong, or name no nodes.
+        ValueError: the options are wrong, name no nodes, or a topic that does not exist.
         NodeError: a node cannot be reached.
     """
     parsed = parse_read_options(options)
@@ -141,6 +142,7 @@ def snapshot(**options: str) -> Iterator[dict[str, str]]:
         raise ValueError("a snapshot is one of running nodes: give lookupd or nsqd")
     kept = {name: text for name, text in options.items() if name.lower() not in PLACE_OPTIONS}
     with keep_snapshot(parsed) as (_, path):
+        take_inventory(with_file(parsed, path))
         yield kept | {"snapshotFile": path}
 
 

@@ -118,7 +118,8 @@ def _refuse(options: ReadOptions, wanted: str) -> None:
 def _find_names(options: ReadOptions) -> Iterable[QueueName]:
     if options.fleet is None:
         return _look_at_directories(options).names
-    urls = [] if options.fleet.snapshot_file else find_nodes(options.fleet)
+    is_known = options.fleet.lookupd or options.fleet.nsqd
+    urls = find_nodes(options.fleet) if is_known else []
     origin = "archive" if options.origin is Origin.ARCHIVE else "queue"
     answers = ManifestCache().fetch_all(urls, origin, options.fleet)
     return {

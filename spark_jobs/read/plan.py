@@ -113,7 +113,13 @@ def plan_corruptions(options: ReadOptions) -> list[InputPartition]:
     rows = tuple(problem_row(queue, each) for queue in queues for each in queue.problems())
     rows += tuple(unreachable_row(url, reason) for url, reason in found.unreachable)
     slices = [
-        each for queue in queues for each in (*_segment_slices(queue, options), *_bad_slices(queue))
+        each
+        for queue in queues
+        for each in (
+            *_segment_slices(queue, options),
+            *_part_slices(queue),
+            *_bad_slices(queue),
+        )
     ]
     partitions: list[InputPartition] = [CorruptionPartition((), rows)] if rows else []
     partitions += [CorruptionPartition(each.slices, ()) for each in gather(slices, options)]

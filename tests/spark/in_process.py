@@ -14,12 +14,13 @@ from spark_jobs.read.reader import NsqReader
 from tests.spark.data_dirs import Row
 
 
-def parse(path: Path | str, **options: str) -> ReadOptions:
-    return parse_read_options({"path": str(path)} | options)
+def parse(path: Path | str | None, **options: str) -> ReadOptions:
+    """Parse options; without a path they name nodes."""
+    return parse_read_options(({} if path is None else {"path": str(path)}) | options)
 
 
 def read_table(
-    path: Path | str, names: tuple[str, ...] = MESSAGE_COLUMNS, /, **options: str
+    path: Path | str | None, names: tuple[str, ...] = MESSAGE_COLUMNS, /, **options: str
 ) -> pa.Table:
     """Read messages; the columns are Arrow's."""
     schema = message_schema(names)
@@ -41,7 +42,7 @@ def read_bodies(path: Path | str, **options: str) -> list[bytes]:
     return column
 
 
-def read_corruptions(path: Path, **options: str) -> list[dict[str, Any]]:
+def read_corruptions(path: Path | None, **options: str) -> list[dict[str, Any]]:
     """Read the table corrupt_records."""
     reader = NsqReader(parse(path, table="corrupt_records", **options), CORRUPTION_SCHEMA)
     rows: list[dict[str, Any]] = _read(reader, len(CORRUPTION_SCHEMA.fields)).to_pylist()

@@ -1,39 +1,262 @@
-"""Running nodes, read over HTTP."""
+"""Running nodes, read over HTTP: everything that waits there, once, wherever it is."""
 
 import json
+import socket
+import struct
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
+from spark_jobs import read_corrupt_records, snapshot
 from spark_jobs.__main__ import main
 from spark_jobs.read.fleet.client import NodeError
 from spark_jobs.read.fleet.lookup import find_nodes
 from spark_jobs.read.fleet.options import FleetOptions
+from spark_jobs.read.inventory import NoSuchQueueError
+from tests.spark.in_process import read_corruptions, read_table
+from tests.support.certs import make_authority, make_server
 from tests.support.daemon_process import LOOKUPD, DaemonProcess, WaitingDaemon
 from tests.support.waiting import wait_until
 
 NOWHERE = "127.0.0.1:1"
+MESSAGE_FRAME = 2
+COLUMNS = ("node", "topic", "channel", "segment", "attempts", "id", "body", "state", "due")
 
 
-def test_nsqlookupd_knows_the_nodes(tmp_path: Path) -> None:
-    with WaitingDaemon(tmp_path / "lookupd", command=LOOKUPD) as lookupd:
-        flag = f"--lookupd-tcp-address={lookupd.tcp_address}"
-        options = FleetOptions(lookupd=(NOWHERE, lookupd.http_address), retry_count=0)
-        with pytest.raises(
-            NodeError, match=r"knows no nsqd: node 127\.0\.0\.1:1 cannot be reached"
-        ):
-            find_nodes(options)
-        with DaemonProcess(tmp_path / "nsqd", flag) as nsqd:
-            wait_until(lambda: json.loads(lookupd.request("GET", "/nodes"))["producers"])
+class Consumer:
+    """A client that takes messages and finishes none until it is told."""
 
-            assert find_nodes(options) == [f"http://{nsqd.http_address}"]
+    def __init__(self, daemon: DaemonProcess, topic: str, channel: str, count: int) -> None:
+        self._socket = socket.create_connection(daemon.address)
+        self._file = self._socket.makefile("rb")
+        self._socket.sendall(f"  V2SUB {topic} {channel}\nRDY {count}\n".encode())
+        self.ids: list[bytes] = []
+        while len(self.ids) < count:
+            size, kind = struct.unpack(">ii", self._file.read(8))
+            data = self._file.read(size - 4)
+            if kind == MESSAGE_FRAME:
+                self.ids.append(data[10:26])
+        self._socket.sendall(b"RDY 0\n")
+
+    def finish(self, count: int) -> None:
+        for _ in range(count):
+            self._socket.sendall(b"FIN " + self.ids.pop() + b"\n")
+
+    def close(self) -> None:
+        self._file.close()
+        self._socket.close()
 
 
-def test_a_node_that_is_none_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with WaitingDaemon(tmp_path, command=LOOKUPD) as other:
-        assert main(["count", "--nsqd", other.http_address]) == 1
+def publish(daemon: DaemonProcess, topic: str, first: int, count: int) -> None:
+    body = "\n".join(f"m{number}" for number in range(first, first + count)).encode()
+    daemon.request("POST", f"/mpub?topic={topic}", body)
 
-    printed = capsys.readouterr().err
-    assert (
-        f"error: node {other.http_address}: 404 NOT_FOUND: it does not serve its queues" in printed
+
+def create(daemon: DaemonProcess, topic: str, channel: str) -> None:
+    daemon.request("POST", f"/topic/create?topic={topic}")
+    daemon.request("POST", f"/channel/create?topic={topic}&channel={channel}")
+
+
+def read(**options: str) -> pa.Table:
+    """Read in this process, as Spark's workers do, and leave no lease behind."""
+    with snapshot(retries="0", **options) as snapped:
+        return read_table(None, COLUMNS, **snapped)
+
+
+def leases(daemon: DaemonProcess) -> list[Any]:
+    found: list[Any] = json.loads(daemon.request("GET", "/snapshot"))["leases"]
+    return found
+
+
+class Fleet:
+    """Two nodes behind an nsqlookupd; of each message it is known where it is."""
+
+    def __init__(self, scratch: Path) -> None:
+        self.lookupd = WaitingDaemon(scratch / "lookupd", command=LOOKUPD)
+        self.lookupd.start()
+        flags = (f"--lookupd-tcp-address={self.lookupd.tcp_address}", "--mem-queue-size=100")
+        self.nodes = [DaemonProcess(scratch / f"node{number}", *flags) for number in (1, 2)]
+        self._consumers = []
+        for number, node in enumerate(self.nodes):
+            node.start()
+            create(node, "orders", "mail")
+            publish(node, "orders", number * 20000, 10000)
+            for index in range(7):
+                node.request("POST", "/pub?topic=orders&defer=900000", b"later %d" % index)
+            consumer = Consumer(node, "orders", "mail", 15)
+            consumer.finish(10)
+            node.wait_for_channel("orders", "mail", in_flight_count=5)
+            self._consumers.append(consumer)
+        wait_until(lambda: len(self._producers()) == len(self.nodes))
+
+    def _producers(self) -> list[Any]:
+        found: list[Any] = json.loads(self.lookupd.request("GET", "/nodes"))["producers"]
+        return found
+
+    def close(self) -> None:
+        for consumer in self._consumers:
+            consumer.close()
+        for node in self.nodes:
+            node.kill()
+        self.lookupd.kill()
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    made = Fleet(tmp_path_factory.mktemp("fleet"))
+    yield made
+    made.close()
+
+
+def test_every_message_is_one_row(fleet: Fleet) -> None:
+    """Of 10,000 on each node 10 are finished and 5 in flight; and 7 are deferred."""
+    found = read(lookupd=fleet.lookupd.http_address).to_pylist()
+
+    assert len({row["id"] for row in found}) == len(found) == 2 * (9990 + 7)
+    for node in fleet.nodes:
+        rows = [row for row in found if row["node"] == node.http_address]
+        states = [row["state"] for row in rows]
+        assert {state: states.count(state) for state in set(states)} == {
+            "ready": 9985,
+            "in_flight": 5,
+            "deferred": 7,
+        }
+        assert all((row["due"] is None) == (row["state"] == "ready") for row in rows)
+        assert all((row["attempts"] == 1) == (row["state"] == "in_flight") for row in rows)
+        assert {row["segment"] < 0 for row in rows} == {True, False}
+        assert sorted(row["body"] for row in rows if row["state"] == "deferred") == [
+            b"later %d" % index for index in range(7)
+        ]
+
+
+def test_sql_over_the_fleet(
+    spark: SparkSession, fleet: Fleet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = "SELECT count(*) AS n, count(DISTINCT id) AS ids, count(due) AS d FROM orders"
+
+    assert spark is not None
+    assert main(["sql", "--lookupd", fleet.lookupd.http_address, query]) == 0
+
+    printed = capsys.readouterr()
+    assert printed.out.splitlines()[-1].split() == ["19994", "19994", "24"]
+    assert "reading 2 nodes, 1 topic, 4 queues" in printed.err
+    assert [leases(node) for node in fleet.nodes] == [[], []]
+
+
+def test_commands_without_spark(fleet: Fleet, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["count", "--lookupd", fleet.lookupd.http_address, "--channel", "mail"]) == 0
+    assert "19,994 messages" in capsys.readouterr().err
+
+    assert main(["queues", "--nsqd", fleet.nodes[0].http_address, "--json"]) == 0
+    rows = {row["channel"]: row for row in json.loads(capsys.readouterr().out)["queues"]}
+    mail = rows["mail"]
+    assert (mail["messages"], mail["in_flight"]) == (9997, 5)
+    # Deferred messages may be in memory or on disk.
+    assert mail["memory"] + mail["disk"] + mail["deferred"] == 9992
+
+    assert main(["queues", "--lookupd", fleet.lookupd.http_address]) == 0
+    assert "2 nodes, 4 queues, 19,994 messages" in capsys.readouterr().out
+
+
+def test_a_selection_is_made_by_the_nodes(fleet: Fleet) -> None:
+    address = fleet.nodes[0].http_address
+    assert len(read(nsqd=address, subscribe="orders", channel="mail")) == 9997
+    assert len(read(nsqd=address, subscribePattern="ord.*", channel=",mail")) == 9997
+    assert len(read(nsqd=address, channel="")) == 0
+    assert len(read(nsqd=address, topic="nosuch", allowMissing="true")) == 0
+    with pytest.raises(NoSuchQueueError, match=r"topic=nosuch; there are: orders, orders:mail$"):
+        read(nsqd=address, topic="nosuch")
+
+
+def test_several_reads_of_one_snapshot_see_one_moment(spark: SparkSession, fleet: Fleet) -> None:
+    node = fleet.nodes[1]
+    create(node, "moving", "c")
+    publish(node, "moving", 0, 300)
+    with snapshot(lookupd=fleet.lookupd.http_address, topic="moving") as options:
+        frames = [spark.read.format("nsq").options(**options).load() for _ in range(2)]
+        assert frames[0].count() == 300
+        publish(node, "moving", 300, 50)
+        node.request("POST", "/topic/delete?topic=moving")
+
+        assert frames[1].count() == 300
+        assert len(leases(node)) == 1
+
+    assert leases(node) == []
+    with pytest.raises(Exception, match="LEASE_NOT_FOUND: its snapshot has ended"):
+        frames[0].count()
+
+
+def test_a_node_that_is_down_is_named(spark: SparkSession, fleet: Fleet) -> None:
+    both = f"{fleet.nodes[0].http_address},{NOWHERE}"
+    with pytest.raises(NodeError, match=r"node 127\.0\.0\.1:1 cannot be reached: .*refused"):
+        read(nsqd=both)
+    assert leases(fleet.nodes[0]) == []
+
+    lenient = {"nsqd": both, "retries": "0", "failOnDataLoss": "false"}
+    rows = read_corrupt_records(spark, **lenient).collect()
+    assert len(read(nsqd=both, failOnDataLoss="false")) == 9997
+    assert [(row.kind, row.node, row.path) for row in rows] == [
+        ("unreachable", NOWHERE, f"http://{NOWHERE}")
+    ]
+
+
+def test_a_node_that_dies_while_it_is_read(tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path) as node:
+        create(node, "t", "c")
+        publish(node, "t", 0, 50)
+        with snapshot(nsqd=node.http_address, retries="0") as options:
+            node.kill()
+            with pytest.raises(NodeError, match="cannot be reached"):
+                read_table(None, COLUMNS, **options)
+            lenient = options | {"failOnDataLoss": "false"}
+            assert len(read_table(None, COLUMNS, **lenient)) == 0
+            [row] = read_corruptions(None, **lenient)
+
+    assert (row["kind"], row["topic"]) == ("unreachable", "t")
+
+
+def test_tokens_and_tls(tmp_path: Path) -> None:
+    authority = make_authority(tmp_path)
+    server = make_server(tmp_path, authority)
+    (tmp_path / "token").write_text("secret\n")
+    flags = (
+        f"--tls-cert={server.cert_file}",
+        f"--tls-key={server.key_file}",
+        f"--http-auth-token-file={tmp_path / 'token'}",
     )
+    with DaemonProcess(tmp_path / "nsqd", *flags) as node:
+        port = wait_until(lambda: _https_port(node.log))
+        given = {"nsqd": f"127.0.0.1:{port}", "tls": "true", "tlsCa": authority.cert_file}
+        with pytest.raises(NodeError, match=r"401 .*see the option authTokenFile"):
+            read(**given)
+        token = {"authTokenFile": str(tmp_path / "token")}
+        with pytest.raises(NodeError, match="certificate"):
+            read(nsqd=f"127.0.0.1:{port}", tls="true", **token)
+
+        assert len(read(**given, **token)) == 0
+
+
+def _https_port(log: str) -> int | None:
+    for line in log.splitlines():
+        if "HTTPS: listening on" in line:
+            return int(line.rpartition(":")[2])
+    return None
+
+
+def test_nsqlookupd_knows_the_nodes(fleet: Fleet) -> None:
+    options = FleetOptions(lookupd=(NOWHERE, fleet.lookupd.http_address), retry_count=0)
+
+    assert find_nodes(options) == sorted(f"http://{node.http_address}" for node in fleet.nodes)
+    with pytest.raises(NodeError, match=r"knows no nsqd: node 127\.0\.0\.1:1 cannot be reached"):
+        find_nodes(FleetOptions(lookupd=(NOWHERE,), retry_count=0))
+
+
+def test_a_node_that_is_none_is_named(fleet: Fleet, capsys: pytest.CaptureFixture[str]) -> None:
+    address = fleet.lookupd.http_address
+    assert main(["count", "--nsqd", address]) == 1
+
+    assert f"error: node {address}: 404 NOT_FOUND: it does not serve" in capsys.readouterr().err

@@ -14,7 +14,8 @@ from spark_jobs.read.columns import ALL_COLUMNS
 from spark_jobs.read.options import READ_OPTIONS
 from spark_jobs.write.options import SINK_OPTIONS
 from tests.spark.data_dirs import Message, content, messages, write_queue, write_segment
-from tests.support.daemon_process import DaemonProcess
+from tests.support.daemon_process import LOOKUPD, DaemonProcess, WaitingDaemon
+from tests.support.waiting import wait_until
 
 MANUAL = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -35,12 +36,22 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
     bad = write_segment(data, "torn", 1, content(messages(0, 2)))
     bad.rename(f"{bad}.bad")
     (scratch / "copies" / "node2").mkdir(parents=True)
-    with DaemonProcess(scratch / "running", "--mem-queue-size=0") as daemon:
+    with (
+        WaitingDaemon(scratch / "lookupd", command=LOOKUPD) as lookupd,
+        DaemonProcess(
+            scratch / "running",
+            "--mem-queue-size=0",
+            f"--lookupd-tcp-address={lookupd.tcp_address}",
+        ) as daemon,
+    ):
+        daemon.publish("orders", *bodies)
+        wait_until(lambda: json.loads(lookupd.request("GET", "/nodes"))["producers"])
         yield {
             "/var/lib/nsqd": str(data),
             "/copies/": f"{scratch}/copies/",
             "/lake/": f"{scratch}/lake/",
             "127.0.0.1:4150": daemon.tcp_address,
+            "127.0.0.1:4161": lookupd.http_address,
             # Messages are as old as they are.
             '"1h"': '"9000d"',
         }
@@ -65,6 +76,8 @@ def test_every_snippet_runs(
     printed = capsys.readouterr().out
     assert len(snippets) >= 9
     assert "|orders|billing|   30|" in printed
+    assert "|   NULL|ready|   30|" in printed
+    assert "30 0\n" in printed
     assert "|torn|a record of 46" in printed
     assert "30 0 {'orders.again': 30}" in printed
     lake = f"{places['/lake/']}orders"

@@ -1,14 +1,16 @@
 """Leases of snapshots: a snapshot is there as long as somebody renews its lease.
 
-Tasks renew the lease under which they read. A driver that waits between reads has a `LeaseKeeper`,
-which renews until it is closed and releases then. Without one a snapshot ends by itself, the time
-of the option lease after its last task.
+A driver that keeps a snapshot for several reads has a `LeaseKeeper`, which renews until it is
+closed and releases then. Without one, the tasks that read renew the lease from a thread, also while
+Spark does not take their rows; it ends by itself some time after the last of them. A lease that
+nobody has read yet lasts as long as the option lease says.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -16,6 +18,9 @@ from spark_jobs.read.fleet.client import NodeClient, NodeError, find_client
 from spark_jobs.read.fleet.options import FleetOptions
 
 _RENEWALS_PER_LEASE = 3
+# How long a snapshot stays after its last reader: for a task that Spark runs again elsewhere.
+_LINGER_S = 120.0
+_MAX_KNOWN = 4096
 
 _logger = logging.getLogger(__name__)
 
@@ -28,34 +33,84 @@ class Lease:
     id: str
 
 
-# When this process renewed a lease last; bounded by what nsqd allows at a time.
-_renewed_at: dict[Lease, float] = {}
-_MAX_REMEMBERED = 4096
+class _Readers:
+    """The leases under which this process reads, renewed by one thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[Lease, int] = {}
+        self._options: dict[Lease, FleetOptions] = {}
+        self._thread: threading.Thread | None = None
+
+    def begin(self, lease: Lease, options: FleetOptions) -> None:
+        """Note a reader."""
+        with self._lock:
+            self._counts[lease] = self._counts.get(lease, 0) + 1
+            self._options[lease] = options
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="leases", daemon=True)
+                self._thread.start()
+
+    def end(self, lease: Lease) -> None:
+        """Note that a reader is done."""
+        with self._lock:
+            self._counts[lease] -= 1
+            if not self._counts[lease]:
+                del self._counts[lease]
+                del self._options[lease]
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(_LINGER_S / _RENEWALS_PER_LEASE)
+            with self._lock:
+                leases = dict(self._options)
+            for lease, options in leases.items():
+                try:
+                    client = find_client(lease.url, options, "renew")
+                    renew(client, lease, min(options.lease_s, _LINGER_S))
+                except NodeError as error:
+                    # The reader fails with the same words.
+                    _logger.warning("lease not renewed %s", error)
 
 
-def keep_reading(client: NodeClient, lease: Lease, options: FleetOptions) -> None:
-    """Renew a lease if it is time: at its first use in this process, and now and then.
+_readers = _Readers()
+# When this process has seen a lease for the first time, by then.
+_known: set[Lease] = set()
 
-    Raises:
-        NodeError: the lease has ended, or the node cannot be reached.
-    """
-    now = time.monotonic()
-    last = _renewed_at.get(lease)
-    if last is not None and now - last < options.lease_s / _RENEWALS_PER_LEASE:
+
+@contextmanager
+def reading(lease: Lease | None, options: FleetOptions) -> Iterator[None]:
+    """Keep a lease while a file is read, unless a driver keeps it."""
+    if lease is None or options.snapshot_file is not None:
+        yield
         return
-    renew(client, lease, options)
-    if len(_renewed_at) >= _MAX_REMEMBERED:
-        _renewed_at.clear()
-    _renewed_at[lease] = now
+    _readers.begin(lease, options)
+    try:
+        yield
+    finally:
+        _readers.end(lease)
 
 
-def renew(client: NodeClient, lease: Lease, options: FleetOptions) -> None:
-    """Have a lease last as long as the option says, from now.
+def take_over(client: NodeClient, lease: Lease, options: FleetOptions) -> None:
+    """Renew a lease at its first use in this process: it may have waited long to be read.
 
     Raises:
         NodeError: the lease has ended, or the node cannot be reached.
     """
-    target = f"/snapshot/renew?id={quote(lease.id)}&lease={format_lease(options)}"
+    if options.snapshot_file is None and lease not in _known:
+        renew(client, lease, min(options.lease_s, _LINGER_S))
+        if len(_known) >= _MAX_KNOWN:
+            _known.clear()
+        _known.add(lease)
+
+
+def renew(client: NodeClient, lease: Lease, lease_s: float) -> None:
+    """Have a lease last so long from now.
+
+    Raises:
+        NodeError: the lease has ended, or the node cannot be reached.
+    """
+    target = f"/snapshot/renew?id={quote(lease.id)}&lease={format_lease(lease_s)}"
     client.fetch_json("POST", target)
 
 
@@ -69,9 +124,9 @@ def release(leases: Iterable[Lease], options: FleetOptions) -> None:
             _logger.warning("lease not released, it ends by itself %s", error)
 
 
-def format_lease(options: FleetOptions) -> str:
+def format_lease(lease_s: float) -> str:
     """Write the time of a lease as nsqd reads durations."""
-    return f"{max(int(options.lease_s * 1000), 1)}ms"
+    return f"{max(int(lease_s * 1000), 1)}ms"
 
 
 class LeaseKeeper:
@@ -94,7 +149,8 @@ class LeaseKeeper:
         while not self._is_closed.wait(self._options.lease_s / _RENEWALS_PER_LEASE):
             for lease in self._leases:
                 try:
-                    renew(find_client(lease.url, self._options, "keeper"), lease, self._options)
+                    client = find_client(lease.url, self._options, "keeper")
+                    renew(client, lease, self._options.lease_s)
                 except NodeError as error:
                     # The tasks that need it fail with the same words.
                     _logger.warning("lease not renewed %s", error)

@@ -5,13 +5,14 @@ the CPU work at the same time. Memory: two blocks, whatever the size of the file
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import lru_cache
 from types import TracebackType
 from typing import Self
 from urllib.parse import quote, urlencode
 
 from spark_jobs.read.fleet.client import find_client
-from spark_jobs.read.fleet.leases import Lease, keep_reading
+from spark_jobs.read.fleet.leases import Lease, reading, take_over
 from spark_jobs.read.fleet.options import FleetOptions
 
 BLOCK_BYTES = 4 * 1024 * 1024
@@ -33,12 +34,14 @@ class RemoteFile:
         self._end = end
         self._options = options
         self._client = find_client(url, options, "ranges")
+        self._resources = ExitStack()
         self._position = 0
         self._block_start = 0
         self._block = memoryview(b"")
         self._next: tuple[int, Future[memoryview]] | None = None
 
     def __enter__(self) -> Self:
+        self._resources.enter_context(reading(self._lease, self._options))
         return self
 
     def __exit__(
@@ -51,6 +54,7 @@ class RemoteFile:
         if self._next is not None and not self._next[1].cancel():
             self._next[1].exception()
         self._next = None
+        self._resources.close()
 
     def size(self) -> int:
         """Return the end of what may be read."""
@@ -95,7 +99,7 @@ class RemoteFile:
         if size == 0:
             return memoryview(b"")
         if self._lease is not None:
-            keep_reading(self._client, self._lease, self._options)
+            take_over(self._client, self._lease, self._options)
         block = memoryview(bytearray(size))
         return block[: self._client.read_range(self._target, position, block)]
 

@@ -127,7 +127,7 @@ def _read_file(path: str) -> FleetSnapshot:
 def _take_of_node(url: str, options: ReadOptions, fleet: FleetOptions) -> NodeSnapshot:
     try:
         client = find_client(url, fleet, "snapshot")
-        query = {"from": _origin(options), "lease": format_lease(fleet)}
+        query = {"from": _origin(options), "lease": format_lease(fleet.lease_s)}
         body = None
         is_by_names = options.topic_pattern is not None or "" in (options.channels or ())
         if is_by_names:
@@ -222,5 +222,4 @@ def _fill(queue: Queue, document: Mapping[str, Any], entry: Mapping[str, Any]) -
 def with_file(options: ReadOptions, path: str) -> ReadOptions:
     """Return the options of a read of a snapshot that is taken already."""
     assert options.fleet is not None
-    fleet = replace(options.fleet, lookupd=(), nsqd=(), snapshot_file=path)
-    return replace(options, fleet=fleet)
+    return replace(options, fleet=replace(options.fleet, snapshot_file=path))
