@@ -113,7 +113,7 @@ async def test_no_secret_is_in_any_output(tmp_path: Path, auth_server: AuthServe
     # So much for the silence; now for what must be there.
     assert "PROTOCOL(V2)" in shown
     assert "auth failed" in shown
-    assert f"http://***@{auth_server.address}/auth?token=***" in shown
+    assert f"http://***@{auth_server.address}/auth?***" in shown
     assert "access_token=***" in shown
 
 
