@@ -1,9 +1,9 @@
 """The routes of nsqd's HTTP API: thin, the rules are the broker's.
 
 router    puts the routes together; /ping, /info, /stats, /metrics; paths whose GET needs the token
-publish   /pub, /mpub              admin    POST /topic/*, /channel/*: create, delete, pause, ...
+publish   /pub, /mpub              admin    POST /topic/*, /channel/*, /client/close
 peek      look at messages         limits   /topic/limits
-analytics /snapshot, /segments: queues and archives for analysis
+move      to other topics, or drop analytics /snapshot, /segments: queues for analysis
 config    /config/:opt             access   TLS only, CORS, bearer token
 console   /console/, the page      topics   the topic or channel that a request names
 

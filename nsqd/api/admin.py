@@ -1,4 +1,4 @@
-"""POST /topic/* and /channel/*: create, delete, empty, pause and unpause.
+"""POST /topic/* and /channel/*: create, delete, empty, pause, unpause; POST /client/close.
 
 A deletion, pause or unpause is answered when nsqd.dat has it, so that no crash undoes it. If the
 disk does not take it for a while the answer comes anyway: the change is in force, and nsqd.dat
@@ -65,6 +65,22 @@ class AdminRoutes:
                 router.add("POST", f"/{noun}/{verb}", handler)
                 for method in ("GET", "POST"):
                     router.add(method, f"/{verb}_{noun}", handler)
+
+        router.add("POST", "/client/close", self._close_client)
+
+    def _close_client(self, request: Request) -> Response:
+        """Tell a client of the TCP port that it is over, and end its connection.
+
+        Its messages stay in flight until they time out, as when it leaves by itself.
+        """
+        address = get_argument(request, "remote_address")
+        clients = [each for each in self._node.connections if each.remote_address == address]
+        if not clients:
+            raise HttpError(404, "CLIENT_NOT_FOUND")
+        for client in clients:
+            logger.info("HTTP: closing client(%s)", address)
+            client.dismiss()
+        return EMPTY
 
     def _create_topic(self, request: Request) -> Response:
         name = get_valid_topic_name(request)
@@ -148,7 +164,7 @@ class AdminRoutes:
         Raises:
             HttpError: 500, a file could not be removed.
         """
-        error = await _outcome(receipt)
+        error = await await_receipt(receipt)
         if error is not None:
             raise internal_error("delete", name, error) from error
         return await self._persisted(topic_name)
@@ -160,13 +176,13 @@ async def _emptied(receipt: Receipt, name: str) -> Response:
     Raises:
         HttpError: 500, the disk has not forgotten them.
     """
-    error = await _outcome(receipt)
+    error = await await_receipt(receipt)
     if error is not None:
         raise internal_error("empty", name, error) from error
     return EMPTY
 
 
-async def _outcome(receipt: Receipt) -> Exception | None:
+async def await_receipt(receipt: Receipt) -> Exception | None:
     """Wait until a receipt is done; return its error."""
     outcome: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
 

@@ -31,12 +31,12 @@ class PeekRoutes:
         self._broker = node.broker
         options = node.options
         # Where clients must AUTH before SUB, bodies are shown only to holders of the token.
-        self._is_open = not options.auth_http_addresses or bool(options.http_auth_token_file)
+        self.is_open = not options.auth_http_addresses or bool(options.http_auth_token_file)
 
     def add_to(self, router: Router) -> None:
         """Add the routes."""
         for path, handler in zip(self.PATHS, (self._peek_topic, self._peek_channel), strict=True):
-            router.add("GET", path, handler if self._is_open else _refuse)
+            router.add("GET", path, handler if self.is_open else _refuse)
 
     def _peek_topic(self, request: Request) -> Response:
         topic = get_topic(self._broker, get_valid_topic_name(request))

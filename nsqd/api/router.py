@@ -13,6 +13,7 @@ from nsqd.api.analytics import AnalyticsRoutes
 from nsqd.api.config import ConfigRoutes
 from nsqd.api.console import ConsoleRoutes
 from nsqd.api.limits import LimitRoutes
+from nsqd.api.move import MoveRoutes
 from nsqd.api.peek import PeekRoutes
 from nsqd.api.publish import PublishRoutes
 from nsqd.broker.health import HEALTHY
@@ -53,6 +54,7 @@ def make_router(node: Node) -> Router:
     AdminRoutes(node).add_to(router)
     LimitRoutes(node).add_to(router)
     ConfigRoutes(node).add_to(router)
+    MoveRoutes(node).add_to(router)
     PeekRoutes(node).add_to(router)
     AnalyticsRoutes(node).add_to(router)
     DebugRoutes("nsqd").add_to(router)
@@ -90,6 +92,16 @@ def make_before_hook(
         return next((reply for reply in replies if reply is not None), None)
 
     return check
+
+
+def list_extensions(node: Node) -> list[str]:
+    """Name the calls and fields beyond NSQ's, as both say that they are version 1.3.0."""
+    names = ["client_close", "disk_bytes", "drain", "drop", "finish_count", "limits", "move"]
+    if PeekRoutes(node).is_open:
+        names.append("peek")
+    if node.broker.archives is not None:
+        names.append("archive")
+    return sorted(names)
 
 
 class NodeRoutes:
@@ -144,6 +156,7 @@ class NodeRoutes:
                 "topology_region": options.topology_region,
                 "node_id": node.node_id,
                 "analytics": AnalyticsRoutes.are_open(node),
+                "extensions": list_extensions(node),
             }
         )
 

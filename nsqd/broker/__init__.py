@@ -4,7 +4,7 @@ broker: the registry of topics; topic: accepts messages and copies them to its c
 take long through its publish_line; channel: delivers them; consumer: subscribed clients, and whose
 turn it is; in_flight: messages that a consumer has; deferred: messages that are not due.
 queue/: where messages wait; limits/: how many may wait; archive/: history; snapshot/: a moment.
-metadata: nsqd.dat; health: of the disk; durations: measured; peek: a look; disposal: frees memory;
-scheduler: the clock and the loop as the broker sees them; errors: raised here, answered by callers.
+metadata: nsqd.dat; health: of the disk; durations: measured; peek: a look; move: to another topic;
+disposal: frees memory; scheduler: clock and loop as seen from here; errors: answered by callers.
 Called by tcp, api, stats, lookup, runtime. Imports diskqueue, protocol.names and config.limits.
 """

@@ -19,7 +19,8 @@ channel has any of them and the receipt tells why.
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
 from itertools import accumulate
@@ -47,13 +48,23 @@ LINE_MAX_BYTES = 1024 * 1024
 PARTS_PER_FREEING = 8
 
 
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """The queues for messages that leave another queue, which forgets them once they are synced."""
+
+    find_targets: Callable[[], "Sequence[PutTarget]"]
+    is_topic: bool  # all channels of the topic get them, and it counts them
+
+
 class Publish:
     """The messages of one publish that waits."""
 
-    __slots__ = ("count", "is_large", "parts", "receipt", "size_bytes")
+    __slots__ = ("count", "destination", "is_large", "parts", "receipt", "size_bytes")
 
-    def __init__(self, *, is_large: bool) -> None:
+    def __init__(self, *, is_large: bool, destination: Destination | None = None) -> None:
+        """Args: destination: of messages that leave another queue; None for a client's publish."""
         self.is_large = is_large
+        self.destination = destination
         self.parts: list[Part] = []
         self.count = 0
         self.size_bytes = 0
@@ -78,7 +89,7 @@ class Publish:
     @property
     def stands_alone(self) -> bool:
         """Whether it can't be written together with others."""
-        return self.is_large or self.parts[0].batch.is_deferred
+        return self.is_large or self.destination is not None or self.parts[0].batch.is_deferred
 
 
 class Entrance(Protocol):
@@ -176,17 +187,20 @@ class PublishLine:
             return publish.receipt
         return _unless_done(publish.receipt)
 
-    def publish(self, batch: AnyBatch) -> Receipt | None:
+    def publish(self, batch: AnyBatch, destination: Destination | None = None) -> Receipt | None:
         """Publish a batch behind those that wait.
 
         Return the receipt, None if it is done already.
+
+        Args:
+            destination: the batch leaves another queue; not for deferred messages.
 
         Raises:
             ClosedError: the topic is being deleted.
             DepthLimitError: a queue has no room for the messages.
             OSError: the disk refused them.
         """
-        publish = Publish(is_large=False)
+        publish = Publish(is_large=False, destination=destination)
         publish.add(batch)
         self._append(publish)
         return _unless_done(publish.receipt)
@@ -231,7 +245,8 @@ class PublishLine:
         """Put publishes into the queues until one has to wait for its records to be written."""
         self.state = LineState.BUSY
         while self._waiting:
-            targets = self._queues.find_targets()
+            destination = self._waiting[0].destination
+            targets = (destination or self._queues).find_targets()
             group = self._take_group(len(targets))
             try:
                 transfer = self._begin(group, targets)
@@ -272,7 +287,7 @@ class PublishLine:
         """
         parts = [part for publish in group for part in publish.parts]
         if parts[0].batch.is_deferred:
-            self._note_writes()
+            self._note_writes(group)
             self._queues.put(parts[0].batch)
             self._succeed(group)
             return None
@@ -283,9 +298,13 @@ class PublishLine:
         self._succeed(group)
         return None
 
-    def _note_writes(self) -> None:
+    def _must_sync(self, group: list[Publish]) -> bool:
+        """Whether publishes are done only when they are durable."""
+        return self._receipts.needs_sync or group[0].destination is not None
+
+    def _note_writes(self, group: list[Publish]) -> None:
         """Note the queues that are written to from here on, if the publishes have to be durable."""
-        if self._receipts.needs_sync:
+        if self._must_sync(group):
             self._receipts.begin()
 
     def _on_written(self, _error: OSError | None) -> None:
@@ -324,7 +343,7 @@ class PublishLine:
             transfer.give_up()
             self._fail(self._group, transfer.error)
         else:
-            self._note_writes()
+            self._note_writes(self._group)
             if not transfer.complete():
                 return False
             self._succeed(self._group)
@@ -333,7 +352,7 @@ class PublishLine:
     def _succeed(self, group: list[Publish]) -> None:
         """Count publishes whose messages have appeared, and settle their receipts."""
         assert self._entrance is not None
-        synced = self._receipts.make() if self._receipts.needs_sync else None
+        synced = self._receipts.make() if self._must_sync(group) else None
         for publish in group:
             self._leave(publish)
             self._entrance.note_published(publish)

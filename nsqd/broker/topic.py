@@ -21,7 +21,7 @@ from nsqd.broker.errors import ClosedError, DepthLimitError, SlowDiskError
 from nsqd.broker.limits.overrides import NO_OVERRIDES
 from nsqd.broker.limits.queue_bounds import Losses
 from nsqd.broker.limits.topic_bounds import TopicBounds
-from nsqd.broker.publish_line import LineState, Publish, PublishLine
+from nsqd.broker.publish_line import Destination, LineState, Publish, PublishLine
 from nsqd.broker.queue.batch import AnyBatch, Batch, MixedBatch, Piece
 from nsqd.broker.queue.ids import SEQUENCE_COUNT, MessageIdFactory
 from nsqd.broker.queue.message_queue import MessageQueue
@@ -148,6 +148,30 @@ class Topic:
             self.archive.add(batch)
         return self._receipts.make() if self._needs_sync else None
 
+    def publish_moved(
+        self, bodies: Sequence[bytes], *, is_stored: bool, channel: Channel | None = None
+    ) -> Receipt | None:
+        """Accept messages that leave another queue, all of them or none; see `broker.move`.
+
+        Return the receipt that is done when they are durable, None if none of them is on disk.
+
+        Args:
+            bodies: at most `SEQUENCE_COUNT`.
+            is_stored: they are on the other queue's disk, so they go to the disk of this one.
+            channel: the only channel that gets them; None for all.
+
+        Raises:
+            ClosedError, DepthLimitError, OSError, Exception: as `publish`.
+        """
+        if self.refusal is not None:
+            raise self.refusal()
+        if self.bounds is not None:
+            self.bounds.admit(bodies)
+        batch = self._make_batch(bodies, 0.0, self._scheduler.wall_time_ns())
+        is_stored = is_stored and not self.is_ephemeral
+        find_targets = partial(self.hand_over.find_targets, is_stored=is_stored, channel=channel)
+        return self._line.publish(batch, Destination(find_targets, is_topic=channel is None))
+
     def _put(self, batch: AnyBatch) -> bool:
         """Put a batch into the queues; return False if a thread has to write it.
 
@@ -200,6 +224,8 @@ class Topic:
 
     def note_published(self, publish: Publish) -> None:
         """Count messages that have appeared in the queues."""
+        if publish.destination is not None and not publish.destination.is_topic:
+            return
         self.message_count += publish.count
         self.message_bytes += publish.size_bytes
         if self.archive is not None:
@@ -274,6 +300,10 @@ class Topic:
         dispose(self._scheduler, [pieces])
         self._rearrange()
         return receipt
+
+    def look_again(self) -> None:
+        """Hand messages over that were put back to the front of the queue."""
+        self._rearrange()
 
     def flush(self) -> list[OSError]:
         """Write all messages to disk, for the last time; return the errors."""
@@ -483,13 +513,23 @@ class HandOver:
         else:
             self._queue.put(batch)
 
-    def find_targets(self) -> list[PutTarget]:
-        """Return the queues that get the messages of a publish."""
-        if not self.is_direct:
-            return [PutTarget(self._queue, _ignore_count)]
+    def find_targets(
+        self, *, is_stored: bool = False, channel: Channel | None = None
+    ) -> list[PutTarget]:
+        """Return the queues that get the messages of a publish.
+
+        Args:
+            is_stored: they leave the disk of another queue.
+            channel: the only channel that gets them; None for all.
+        """
+        if channel is None and not self.is_direct:
+            return [PutTarget(self._queue, _ignore_count, is_stored=is_stored)]
         return [
-            PutTarget(channel.queue, partial(_count_in, channel))
-            for channel in self._channels.values()
+            PutTarget(
+                *(each.queue, partial(_count_in, each)),
+                is_stored=is_stored and not each.is_ephemeral,
+            )
+            for each in (self._channels.values() if channel is None else [channel])
         ]
 
     def count_room(self) -> int:

@@ -38,7 +38,11 @@ def render_json(node: Node, query: StatsQuery, memory: MemoryStats) -> Iterator[
         f'{{"version":"{PROTOCOL_VERSION}","health":{quote(node.health)},'
         f'"start_time":{int(node.start_time_s)},'
         f'"loop_lag_usec_max":{int(node.loop_watch.worst_lag_s * 1e6)},'
+        f'"draining":{_boolean(node.broker.is_draining)},'
     )
+    free_bytes = node.broker.disk_health.free_bytes
+    if free_bytes is not None:
+        yield f'"disk_free_bytes":{free_bytes},'
     if query.has_memory:
         yield f'"memory":{json.dumps(memory.as_dict())},'
     if is_unknown(node.broker, query):
@@ -72,6 +76,10 @@ def _topic_parts(topic: TopicStats, query: StatsQuery) -> Iterator[str]:
         separator = ","
         yield from _channel_parts(channel, query)
     yield "]"
+    if topic.disk.size_bytes:
+        yield f',"disk_bytes":{topic.disk.size_bytes}'
+    if topic.dead_letter_topic is not None:
+        yield f',"dead_letter_topic":{quote(topic.dead_letter_topic)}'
     if topic.archive is not None:
         yield f',"archive":{_encode_archive(topic.archive)}'
     yield f"{_encode_losses(topic.losses)}}}"
@@ -84,6 +92,7 @@ def _channel_parts(channel: ChannelStats, query: StatsQuery) -> Iterator[str]:
         f'"deferred_count":{channel.deferred_count},"message_count":{channel.message_count},'
         f"{_encode_localities(channel)}"
         f'"requeue_count":{channel.requeue_count},"timeout_count":{channel.timeout_count},'
+        f'"finish_count":{channel.finish_count},'
         f'"client_count":{len(channel.consumers)},"paused":{_boolean(channel.is_paused)},'
         f'"e2e_processing_latency":{_encode_latency(channel.latency)},"clients":'
     )
@@ -92,6 +101,8 @@ def _channel_parts(channel: ChannelStats, query: StatsQuery) -> Iterator[str]:
         yield from _list_parts(map(encode_client, clients), if_empty="[]")
     else:
         yield "null"
+    if channel.disk.size_bytes:
+        yield f',"disk_bytes":{channel.disk.size_bytes}'
     yield f"{_encode_losses(channel.losses)}}}"
 
 

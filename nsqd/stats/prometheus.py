@@ -124,7 +124,7 @@ class _Alone(Collector):
 def read_queues(node: Node) -> Iterator[TopicStats]:
     """Read topics with their channels, the oldest first, each topic when it is asked for."""
     for topic in list(node.broker.topics.values()):
-        yield read_topic(topic, node.broker.now, has_disk=True)
+        yield read_topic(topic, node.broker.now, has_ages=True)
 
 
 class RowTable:

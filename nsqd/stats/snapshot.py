@@ -79,7 +79,7 @@ class ChannelStats:
     finish_times: Histogram  # the channel's own, still counting
     total_times: Histogram  # likewise
     losses: Losses = NO_LOSSES
-    disk: DiskUse = NO_DISK_USE  # read only if asked for
+    disk: DiskUse = NO_DISK_USE
     oldest_age_s: float = 0.0  # of the messages that are due; 0 if none; read only if asked for
 
 
@@ -99,7 +99,8 @@ class TopicStats:
     archive: ArchiveStats | None = None  # None if no history is kept
     losses: Losses = NO_LOSSES
     limits: Limits = NO_LIMITS
-    disk: DiskUse = NO_DISK_USE  # read only if asked for
+    disk: DiskUse = NO_DISK_USE
+    dead_letter_topic: str | None = None  # None if there is none
 
 
 def is_unknown(broker: Broker, query: StatsQuery) -> bool:
@@ -118,19 +119,28 @@ def read_topics(broker: Broker, query: StatsQuery) -> Iterator[TopicStats]:
     else:
         topics = [topic for _, topic in sorted(broker.topics.items())]
     for topic in topics:
-        stats = read_topic(topic, broker.now, channel_name=query.channel_name)
+        name = None if topic.bounds is None else broker.limits.find_dead_letter_name(topic)
+        stats = read_topic(
+            topic, broker.now, channel_name=query.channel_name, dead_letter_topic=name
+        )
         if stats.channels or not query.channel_name:
             yield stats
 
 
 def read_topic(
-    topic: Topic, now: float, *, channel_name: str = "", has_disk: bool = False
+    topic: Topic,
+    now: float,
+    *,
+    channel_name: str = "",
+    dead_letter_topic: str | None = None,
+    has_ages: bool = False,
 ) -> TopicStats:
     """Read a topic; with `channel_name`, of its channels only that one.
 
     Args:
         now: the time of the broker's clock, which decides which latencies still count.
-        has_disk: read the use of the disk too, which takes a look at each file's entry.
+        dead_letter_topic: gets the messages beyond its limits.
+        has_ages: look for the oldest message of each channel too, perhaps among many.
     """
     channels: Iterable[Channel] = topic.channels.values()
     if channel_name:
@@ -146,14 +156,15 @@ def read_topic(
         latency=_read_latency([channel.latencies for channel in topic.channels.values()], now),
         channels=tuple(
             [
-                _read_channel(channel, now, has_disk=has_disk)
+                _read_channel(channel, now, has_ages=has_ages)
                 for channel in sorted(channels, key=_name)
             ]
         ),
         archive=None if topic.archive is None else topic.archive.stats(),
         losses=topic.losses.copy(),
         limits=NO_LIMITS if topic.bounds is None else topic.bounds.limits,
-        disk=_read_disk_use(topic.queue) if has_disk else NO_DISK_USE,
+        disk=_read_disk_use(topic.queue),
+        dead_letter_topic=dead_letter_topic,
     )
 
 
@@ -173,7 +184,7 @@ def name_losses(losses: Losses) -> list[tuple[str, int]]:
     return [(name, count) for name, count in counts if count]
 
 
-def _read_channel(channel: Channel, now: float, *, has_disk: bool) -> ChannelStats:
+def _read_channel(channel: Channel, now: float, *, has_ages: bool) -> ChannelStats:
     counts = channel.locality_counts
     return ChannelStats(
         name=channel.name,
@@ -195,8 +206,8 @@ def _read_channel(channel: Channel, now: float, *, has_disk: bool) -> ChannelSta
         finish_times=channel.finish_times,
         total_times=channel.total_times,
         losses=channel.losses.copy(),
-        disk=_read_disk_use(channel.queue) if has_disk else NO_DISK_USE,
-        oldest_age_s=find_oldest_age(channel, time.time_ns()) if has_disk else 0.0,
+        disk=_read_disk_use(channel.queue),
+        oldest_age_s=find_oldest_age(channel, time.time_ns()) if has_ages else 0.0,
     )
 
 

@@ -559,6 +559,12 @@ class V2Connection(asyncio.Protocol):
             case _:
                 pass
 
+    def dismiss(self) -> None:
+        """Say CLOSE_WAIT and close: an operator wants this client gone."""
+        self.replies.add(frames.CLOSE_WAIT)
+        self.replies.flush()
+        self.close()
+
     def close(self) -> None:
         """Close without a further word, once all replies and the written bytes are sent."""
         if self.replies.has_unsent:

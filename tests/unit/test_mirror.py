@@ -65,6 +65,7 @@ ELSEWHERE = {
     "nsqd/api/console.py": "wire/test_console.py",
     "nsqd/api/config.py": "wire/test_http_api.py",
     "nsqd/api/limits.py": "wire/test_topic_limits.py",
+    "nsqd/api/move.py": "wire/test_move.py",
     "nsqd/api/peek.py": "wire/test_peek.py",
     "nsqd/api/publish.py": "wire/test_http_publish.py",
     "nsqd/api/router.py": "wire/test_http_api.py",
@@ -93,6 +94,7 @@ ELSEWHERE = {
     "spark_jobs/read/fleet/manifest.py": "spark/test_fleet.py",
     "spark_jobs/read/fleet/remote_file.py": "spark/test_fleet.py",
     "spark_jobs/read/fleet/snapshot.py": "spark/test_fleet.py",
+    "nsqd/broker/move.py": "wire/test_move.py",
     # Parts of a neighbour, through which they are tested.
     "nsqd/config/kinds.py": "unit/nsqd/config/test_flags.py",
     "nsqd/http/arguments.py": "unit/nsqd/http/test_routes.py",

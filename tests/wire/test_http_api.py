@@ -144,6 +144,7 @@ class TestRouting:
         assert info.pop("broadcast_address") == nsqd.options.broadcast_address
         assert len(info.pop("node_id")) == 32  # ours
         assert info.pop("analytics") is True  # ours
+        assert "move" in info.pop("extensions")  # ours
         assert info == {
             "version": "1.3.0",
             "http_port": nsqd.daemon.http_port,

@@ -40,6 +40,8 @@ async def test_an_idle_daemon(http: HttpClient) -> None:
 
     assert abs(document.pop("start_time") - time.time()) < 60
     assert 0 <= document.pop("loop_lag_usec_max") < 60e6
+    assert document.pop("disk_free_bytes", 1) > 0
+    assert document.pop("draining") is False
     assert set(document.pop("memory")) == {
         "heap_objects",
         "heap_idle_bytes",
@@ -167,6 +169,7 @@ async def test_fields_of_topic_channel_and_clients(nsqd: RunningDaemon, http: Ht
         "global_msg_count": 2,
         "requeue_count": 1,
         "timeout_count": 0,
+        "finish_count": 1,
         "client_count": 1,
         "paused": False,
         "e2e_processing_latency": no_latency,

@@ -1,0 +1,184 @@
+"""POST /topic/move, /channel/move and drop: who gets the messages, and what stays where it was."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from nsqd.config.limits import Limits
+from tests.support.http_client import HttpClient
+from tests.support.running_daemon import RunningDaemon, StartNsqd
+
+
+@pytest.fixture
+async def http(nsqd: RunningDaemon) -> AsyncIterator[HttpClient]:
+    async with await HttpClient.connect(("127.0.0.1", nsqd.daemon.http_port)) as client:
+        yield client
+
+
+async def bodies_of(http: HttpClient, topic: str, channel: str = "") -> list[str]:
+    noun = "channel" if channel else "topic"
+    target = f"/{noun}/peek?topic={topic}&channel={channel}&format=json&count=100"
+    return [message["body"] for message in (await http.get(target)).json()["messages"]]
+
+
+async def test_dead_letters_go_back_to_all_channels(nsqd: RunningDaemon, http: HttpClient) -> None:
+    await nsqd.publish("orders.dead", b"1", b"2", b"3")
+    await http.post("/topic/create?topic=orders", b"")
+    for channel in ("mail", "bill"):
+        await http.post(f"/channel/create?topic=orders&channel={channel}", b"")
+
+    reply = await http.post("/topic/move?topic=orders.dead&to=orders&count=2", b"")
+
+    assert reply.json() == {"moved": 2, "left": 1}
+    assert await bodies_of(http, "orders.dead") == ["3"]
+    assert await bodies_of(http, "orders", "mail") == ["1", "2"]
+    assert await bodies_of(http, "orders", "bill") == ["1", "2"]
+
+
+async def test_dead_letters_go_back_to_one_channel(nsqd: RunningDaemon, http: HttpClient) -> None:
+    await nsqd.publish("orders.dead", b"1", b"2")
+    await http.post("/topic/create?topic=orders", b"")
+    for channel in ("mail", "bill"):
+        await http.post(f"/channel/create?topic=orders&channel={channel}", b"")
+
+    reply = await http.post("/topic/move?topic=orders.dead&to=orders&to_channel=mail", b"")
+
+    assert reply.json() == {"moved": 2, "left": 0}
+    assert await bodies_of(http, "orders", "mail") == ["1", "2"]
+    assert await bodies_of(http, "orders", "bill") == []
+
+
+async def test_channel_is_moved_with_attempts_anew(nsqd: RunningDaemon, http: HttpClient) -> None:
+    consumer = await nsqd.consumer("dead", rdy=1)
+    await nsqd.publish("dead", b"flying", b"waiting")
+    await consumer.read_message()
+    await http.post("/topic/create?topic=orders", b"")
+
+    reply = await http.post("/channel/move?topic=dead&channel=ch&to=orders", b"")
+
+    assert reply.json() == {"moved": 1, "left": 0}
+    [message] = (await http.get("/topic/peek?topic=orders&format=json")).json()["messages"]
+    assert (message["body"], message["attempts"]) == ("waiting", 0)
+
+
+async def test_chosen_messages_are_moved_or_dropped(nsqd: RunningDaemon, http: HttpClient) -> None:
+    await nsqd.publish("dead", *(b"%d" % number for number in range(6)))
+    await http.post("/topic/create?topic=orders", b"")
+    shown = (await http.get("/topic/peek?topic=dead&format=json")).json()["messages"]
+    ids = [message["id"] for message in shown]
+
+    moved = await http.post(
+        "/topic/move?topic=dead&to=orders", f'{{"ids":["{ids[1]}","{ids[4]}"]}}'.encode()
+    )
+    dropped = await http.post(
+        "/topic/drop?topic=dead", f'{{"ids":["{ids[0]}","ffffffffffffffff"]}}'.encode()
+    )
+
+    assert moved.json() == {"moved": 2, "left": 4}
+    assert dropped.json() == {"dropped": 1, "left": 3}
+    assert await bodies_of(http, "dead") == ["2", "3", "5"]
+    assert await bodies_of(http, "orders") == ["1", "4"]
+
+
+async def test_thousands_on_disk_are_moved_to_disk(start_nsqd: StartNsqd) -> None:
+    nsqd = await start_nsqd(mem_queue_size=10)
+    await nsqd.publish("dead", *(b"%d" % number for number in range(3000)))
+    async with await HttpClient.connect(("127.0.0.1", nsqd.daemon.http_port)) as http:
+        await http.post("/topic/create?topic=orders", b"")
+
+        reply = await http.post("/topic/move?topic=dead&to=orders", b"")
+
+        assert reply.json() == {"moved": 3000, "left": 0}
+        stats = (await http.get("/stats?format=json&topic=orders")).json()
+        [topic] = stats["topics"]
+        assert topic["depth"] == 3000
+        # Those that came from the disk went to the disk, though there was room in memory.
+        assert topic["backend_depth"] >= 2990
+
+
+async def test_full_topic_gets_what_fits(nsqd: RunningDaemon, http: HttpClient) -> None:
+    await nsqd.publish("dead", *(b"%d" % number for number in range(600)))
+    await nsqd.publish("dead", b"last")
+    await http.post("/topic/create?topic=orders", b"")
+    await http.post("/topic/limits?topic=orders&max_depth=512", b"")
+
+    first = await http.post("/topic/move?topic=dead&to=orders", b"")
+    second = await http.post("/topic/move?topic=dead&to=orders", b"")
+
+    assert (first.json()["moved"], first.json()["left"]) == (512, 89)
+    assert first.json()["message"].startswith("QUEUE_FULL: ")
+    assert second.status == 503
+    assert (await bodies_of(http, "dead"))[-2:] == ["599", "last"]
+
+
+@pytest.mark.parametrize(
+    ("target", "body", "status", "code"),
+    [
+        ("/topic/move?topic=nosuch&to=t", b"", 404, "TOPIC_NOT_FOUND"),
+        ("/topic/move?topic=t&to=nosuch", b"", 404, "TOPIC_NOT_FOUND"),
+        ("/topic/move?topic=t&to=o&to_channel=no", b"", 404, "CHANNEL_NOT_FOUND"),
+        ("/channel/move?topic=t&channel=no&to=o", b"", 404, "CHANNEL_NOT_FOUND"),
+        ("/topic/move?topic=t", b"", 400, "MISSING_ARG_TO"),
+        ("/topic/move?topic=t&to=t", b"", 400, "INVALID_ARG_TO"),
+        ("/topic/move?topic=t&to=o&count=0", b"", 400, "INVALID_ARG_COUNT"),
+        ("/topic/move?topic=t&to=o&count=10001", b"", 400, "INVALID_ARG_COUNT"),
+        ("/topic/move?topic=t&to=o", b"{}", 400, "INVALID_BODY"),
+        ("/topic/move?topic=t&to=o", b"[" * 4000, 400, "INVALID_BODY"),
+        ("/topic/move?topic=t&to=o", b'{"ids":[]}', 400, "INVALID_BODY"),
+        ("/topic/move?topic=t&to=o", b'{"ids":[5]}', 400, "INVALID_BODY"),
+        ("/topic/move?topic=t&to=o", b" " * 5000, 413, "BODY_TOO_BIG"),
+        ("/topic/drop?topic=t", b"", 400, "MISSING_IDS"),
+    ],
+)
+async def test_wrong_calls_change_nothing(
+    nsqd: RunningDaemon, http: HttpClient, target: str, body: bytes, status: int, code: str
+) -> None:
+    await nsqd.publish("t", b"1")
+    await http.post("/topic/create?topic=o", b"")
+
+    reply = await http.post(target, body)
+
+    assert (reply.status, reply.json()["message"]) == (status, code)
+    async with await HttpClient.connect(("127.0.0.1", nsqd.daemon.http_port)) as other:
+        assert await bodies_of(other, "t") == ["1"]
+
+
+async def test_client_is_told_and_closed(nsqd: RunningDaemon, http: HttpClient) -> None:
+    consumer = await nsqd.consumer("t", rdy=1)
+    stats = (await http.get("/stats?format=json")).json()
+    [address] = [
+        client["remote_address"] for client in stats["topics"][0]["channels"][0]["clients"]
+    ]
+
+    reply = await http.post(f"/client/close?remote_address={address}", b"")
+    gone = await http.post("/client/close?remote_address=127.0.0.1:1", b"")
+
+    assert reply.status == 200
+    assert (gone.status, gone.json()["message"]) == (404, "CLIENT_NOT_FOUND")
+    assert await consumer.read_response() == b"CLOSE_WAIT"
+    await consumer.expect_closed()
+
+
+async def test_info_names_what_nsq_lacks(nsqd: RunningDaemon, http: HttpClient) -> None:
+    extensions = (await http.get("/info")).json()["extensions"]
+
+    assert {"peek", "limits", "drain", "move", "drop", "client_close"} <= {*extensions}
+
+
+async def test_stats_tell_what_the_console_needs(start_nsqd: StartNsqd) -> None:
+    limits = Limits(max_attempts=3, dead_letter_topic_suffix=".dead")
+    nsqd = await start_nsqd(mem_queue_size=0, limits=limits)
+    consumer = await nsqd.consumer("t", rdy=1)
+    await nsqd.publish("t", b"1", b"2")
+    consumer.fin(await consumer.read_message())
+    await nsqd.wait_for_channel("t", in_flight_count=1)
+    async with await HttpClient.connect(("127.0.0.1", nsqd.daemon.http_port)) as http:
+        stats = (await http.get("/stats?format=json")).json()
+
+    [topic] = stats["topics"]
+    [channel] = topic["channels"]
+    assert stats["draining"] is False
+    assert stats["disk_free_bytes"] > 0
+    assert topic["dead_letter_topic"] == "t.dead"
+    assert channel["finish_count"] == 1
+    assert channel["disk_bytes"] == 2 * 31
