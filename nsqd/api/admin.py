@@ -79,7 +79,7 @@ class AdminRoutes:
             raise HttpError(404, "CLIENT_NOT_FOUND")
         for client in clients:
             logger.info("HTTP: closing client(%s)", address)
-            client.dismiss()
+            client.close(is_told=True)
         return EMPTY
 
     def _create_topic(self, request: Request) -> Response:

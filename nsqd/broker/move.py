@@ -97,7 +97,7 @@ class MoveSource:
         if self._channel is not None:
             self._channel.look_again()
         else:
-            self._topic.look_again()
+            self._topic.rearrange()
 
     @property
     def _queue(self) -> MessageQueue:

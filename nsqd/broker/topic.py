@@ -104,7 +104,7 @@ class Topic:
         """Begin to serve the channels."""
         if self.state is TopicState.STARTING:
             self.state = TopicState.RUNNING
-            self._rearrange()
+            self.rearrange()
 
     def refuse_publishes(self, refusal: Callable[[], Exception] | None) -> None:
         """Refuse publishes with errors that `refusal` makes; with None accept them again."""
@@ -233,7 +233,7 @@ class Topic:
                 self.archive.add(part.batch, None if part.chunk is None else part.chunk.data)
         if self.bounds is not None:
             self.bounds.trim_soon()
-        self._rearrange()
+        self.rearrange()
 
     # --- channels
 
@@ -257,8 +257,9 @@ class Topic:
                 # The channel has a share in the messages here, and stands in nsqd.dat only soon:
                 # after a crash its files tell that it existed.
                 channel.queue.backend.leave_trace()
-            self._rearrange()
-            self._announce(channel)
+            self.rearrange()
+            if self.on_channel_change is not None:
+                self.on_channel_change(channel)
         return channel
 
     def delete_channel(self, name: str) -> Receipt:
@@ -271,9 +272,10 @@ class Topic:
             return Receipt(0)
         logger.info("TOPIC(%s): deleting channel %s", self.name, name)
         self.hand_over.remove_channel(channel)
-        self._rearrange()
+        self.rearrange()
         receipt = channel.delete()
-        self._announce(channel)
+        if self.on_channel_change is not None:
+            self.on_channel_change(channel)
         if self.is_ephemeral and not self.channels and self.on_abandoned is not None:
             self.on_abandoned()
         return receipt
@@ -281,12 +283,12 @@ class Topic:
     def pause(self) -> None:
         """Keep messages here until `unpause`."""
         self.is_paused = True
-        self._rearrange()
+        self.rearrange()
 
     def unpause(self) -> None:
         """Serve the channels again."""
         self.is_paused = False
-        self._rearrange()
+        self.rearrange()
 
     def empty(self) -> Receipt:
         """Drop the messages that wait here.
@@ -298,12 +300,8 @@ class Topic:
             self.bounds.empty()
         pieces, receipt = self.queue.empty()
         dispose(self._scheduler, [pieces])
-        self._rearrange()
+        self.rearrange()
         return receipt
-
-    def look_again(self) -> None:
-        """Hand messages over that were put back to the front of the queue."""
-        self._rearrange()
 
     def flush(self) -> list[OSError]:
         """Write all messages to disk, for the last time; return the errors."""
@@ -356,15 +354,11 @@ class Topic:
             self.bounds.close()
             self.bounds = None
 
-    def _announce(self, channel: Channel) -> None:
-        if self.on_channel_change is not None:
-            self.on_channel_change(channel)
-
     @property
     def _can_serve(self) -> bool:
         return self.state is TopicState.RUNNING and not self.is_paused and bool(self.channels)
 
-    def _rearrange(self) -> None:
+    def rearrange(self) -> None:
         """Go on as the state, the pause and the channels now demand."""
         has_backlog = self.queue.depth or self.hand_over.is_writing
         self.hand_over.is_direct = self._can_serve and not has_backlog
@@ -392,14 +386,14 @@ class Topic:
         if self.bounds is not None:
             self.bounds.trim_soon()
         self._is_pump_scheduled = bool(self.queue.depth)
-        self._rearrange()
+        self.rearrange()
         return self._is_pump_scheduled
 
     def _go_on(self, error: OSError | None) -> None:
         """Go on with the hand-over: at once, or later if it has failed."""
         if error is None:
             self._is_pump_scheduled = False
-            self._rearrange()
+            self.rearrange()
             return
         logger.error("TOPIC(%s): failed to copy to a channel - %s", self.name, error)
         # The pump counts as scheduled until then, so that publishes don't start another one.

@@ -559,14 +559,15 @@ class V2Connection(asyncio.Protocol):
             case _:
                 pass
 
-    def dismiss(self) -> None:
-        """Say CLOSE_WAIT and close: an operator wants this client gone."""
-        self.replies.add(frames.CLOSE_WAIT)
-        self.replies.flush()
-        self.close()
+    def close(self, *, is_told: bool = False) -> None:
+        """Close once all replies and the written bytes are sent.
 
-    def close(self) -> None:
-        """Close without a further word, once all replies and the written bytes are sent."""
+        Args:
+            is_told: say CLOSE_WAIT first; else there is no further word.
+        """
+        if is_told:
+            self.replies.add(frames.CLOSE_WAIT)
+            self.replies.flush()
         if self.replies.has_unsent:
             self._end(Phase.LAST_REPLIES)
             return
