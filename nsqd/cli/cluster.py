@@ -38,6 +38,7 @@ class Outcome:
     answer: Any = None
     error: str | None = None
     status: int = 0
+    date: str = ""  # the clock of the server, as HTTP has it
 
 
 class Cluster:
@@ -88,7 +89,7 @@ class Cluster:
         if outcomes and not answers:
             raise CliError(f"no nsqlookupd answers: {outcomes[0].error}")
         for outcome in answers:
-            for producer in _producers(outcome.answer):
+            for producer in read_producers(outcome.answer):
                 nodes[producer] = None
         return list(nodes)
 
@@ -155,11 +156,12 @@ class Cluster:
             answer = _read(reply.body)
         except (OSError, BadReplyError, UrlError) as error:
             return Outcome(server, error=str(error) or type(error).__name__)
+        date = reply.headers.get(b"date", b"").decode("latin-1")
         if reply.status != HTTPStatus.OK:
             message = answer.get("message") if isinstance(answer, dict) else None
             text = str(message or f"status {reply.status}")
-            return Outcome(server, answer, text, reply.status)
-        return Outcome(server, answer, None, reply.status)
+            return Outcome(server, answer, text, reply.status, date)
+        return Outcome(server, answer, None, reply.status, date)
 
 
 def check(outcomes: Sequence[Outcome], what: str) -> ExitCode:
@@ -202,7 +204,8 @@ def _read(body: bytes) -> Any:
         return body.decode("utf-8", "replace")
 
 
-def _producers(answer: Any) -> list[Node]:
+def read_producers(answer: Any) -> list[Node]:
+    """Return the nodes in an answer of nsqlookupd, wrapped as before version 1.0 or not."""
     if not isinstance(answer, dict):
         return []
     wrapped = answer.get("data")

@@ -21,6 +21,8 @@ GROUPS: Final = {
     "watching": {
         "top": ("nsqd.cli.watch.top", "watch nodes, topics and channels on a full screen"),
         "stat": ("nsqd.cli.watch.stat", "show the figures of a topic, again and again"),
+        "check": ("nsqd.cli.watch.check", "one line and exit code for Nagios and its like"),
+        "doctor": ("nsqd.cli.watch.doctor", "look for what is wrong with a cluster"),
     },
     "administration": {
         "topic": ("nsqd.cli.admin.topics", "list, create, delete, pause, unpause, empty topics"),
@@ -45,6 +47,8 @@ GROUPS: Final = {
 COMMANDS: Final = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 # What the scripts of `nsq completion` call for names that only nsqd knows.
 COMPLETE: Final = "__complete"
+# The exit code of `nsq check` for its own failures.
+NAGIOS_UNKNOWN: Final = 3
 
 
 class Parser(argparse.ArgumentParser):

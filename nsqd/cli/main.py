@@ -9,6 +9,8 @@
 | 5 | not allowed: AUTH, token, certificate |
 | 6 | done in part: some nodes failed |
 | 130, 143 | interrupted before the end of the input |
+
+`nsq check` has the codes of Nagios: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from nsqd.cli.commands import COMMANDS, COMPLETE, GROUPS, make_parser
+from nsqd.cli.commands import COMMANDS, COMPLETE, GROUPS, NAGIOS_UNKNOWN, make_parser
 from nsqd.cli.output import CliError, ExitCode, did_you_mean
 
 
@@ -29,6 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(arguments)
     except CliError as error:
+        if arguments[0] == "check":
+            # Nagios reads stdout, and 2 would mean that the service is down.
+            print(f"UNKNOWN - {str(error).splitlines()[0]}")
+            return NAGIOS_UNKNOWN
         _print_error(error, is_json=is_json)
         return error.code
     except BrokenPipeError:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.cli.conftest import Shell, command, environment, node
-from tests.support.daemon_process import DaemonProcess
+from tests.support.daemon_process import DaemonProcess, WaitingDaemon
 
 
 class Terminal:
@@ -111,3 +111,40 @@ def test_top_reports_without_a_terminal(shell: Shell, daemon: DaemonProcess) -> 
 @pytest.mark.parametrize("argv", [("top",), ("top", "--json")])
 def test_top_without_nsqd_fails(shell: Shell, argv: tuple[str, ...]) -> None:
     shell.nsq(*argv, "-a", "127.0.0.1:1", code=1)
+
+
+def test_check_speaks_to_nagios(shell: Shell, daemon: DaemonProcess) -> None:
+    at = ("-a", node(daemon))
+    daemon.request("POST", "/topic/create?topic=t")
+    daemon.request("POST", "/channel/create?topic=t&channel=c")
+    daemon.publish("t", b"1", b"2", b"3")
+    daemon.wait_for_channel("t", "c", depth=3)
+
+    assert shell.nsq("check", *at).startswith("OK - 2 queues, depth 3 |")
+    assert shell.nsq("check", "t", "--max-depth", "2,5", *at, code=1).startswith(
+        "WARNING - t/c: depth 3 > 2 | depth=3 clients=0"
+    )
+    assert "t/c: 0 clients" in shell.nsq("check", "t/c", "--min-clients", "1", *at, code=2)
+    growing = ("--max-growth", "0", "--interval", "0.1s", "--json")
+    assert json.loads(shell.nsq("check", *growing, *at))["status"] == "OK"
+    assert shell.nsq("check", "tt", *at, code=3).startswith("UNKNOWN - no such topic")
+    assert shell.nsq("check", "--max-depth", "5,2", *at, code=3).startswith("UNKNOWN - ")
+    assert shell.nsq("check", "-a", "127.0.0.1:1", code=2).startswith("CRITICAL - 127.0.0.1:2: ")
+    is_go = "built w/go" in daemon.log
+    aged = shell.nsq("check", "--max-age", "1h", *at, code=3 if is_go else 0)
+    assert aged.startswith("UNKNOWN - this nsqd tells no ages" if is_go else "OK - ")
+
+
+def test_doctor_finds_what_is_wrong(
+    shell: Shell, daemon: DaemonProcess, lookupd: WaitingDaemon
+) -> None:
+    at = ("-a", node(daemon), "-l", lookupd.http_address, "--interval", "0.1s")
+    assert shell.nsq("doctor", *at).endswith("1 nsqd, 1 nsqlookupd: all is well\n")
+
+    daemon.publish("t", b"x")
+    shown = shell.nsq("doctor", "--fix", *at, "-l", "127.0.0.1:1", code=1)
+    found = [json.loads(line) for line in shell.nsq("doctor", "--json", *at, code=1).splitlines()]
+
+    assert "t: 1 message and no channel\n           nsq channel create t/CHANNEL\n" in shown
+    assert "127.0.0.1:1: does not answer" in shown
+    assert [(each["level"], each["where"]) for each in found] == [("problem", "t")]
