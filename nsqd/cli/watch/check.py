@@ -17,9 +17,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from diskqueue.tools.plain_text import escape_text
 from nsqd.cli import arguments, loop
 from nsqd.cli.cluster import Cluster, Outcome
-from nsqd.cli.output import CliError, ExitCode, did_you_mean, escape_controls, plural, print_json
+from nsqd.cli.output import CliError, ExitCode, did_you_mean, plural, print_json
 from nsqd.cli.target import Node, find_target
 from nsqd.cli.watch.rows import Ages, History, Row
 
@@ -225,5 +226,5 @@ def _print(options: argparse.Namespace, rows: Sequence[Row], verdict: Verdict) -
     more = f" and {len(texts) - 3} more" if len(texts) > 3 else ""
     data = f"depth={depth} clients={clients}" + (f" oldest={max(ages):.0f}s" if ages else "")
     # The bar divides the text from the figures.
-    text = escape_controls(summary + more).replace("|", "/")
+    text = escape_text(summary + more).replace("|", "/")
     print(f"{verdict.status.name} - {text} | {data}")

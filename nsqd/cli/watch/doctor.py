@@ -13,9 +13,10 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from diskqueue.tools.plain_text import escape_text
 from nsqd.cli import arguments, loop
 from nsqd.cli.cluster import Cluster
-from nsqd.cli.output import CliError, ExitCode, escape_controls, plural, print_json
+from nsqd.cli.output import CliError, ExitCode, plural, print_json
 from nsqd.cli.target import Node, Target, find_target
 from nsqd.cli.watch.findings import Facts, Finding, find_all
 
@@ -123,9 +124,9 @@ def _print(
             print_json(found)
         return
     for each in findings:
-        print(escape_controls(f"{each.level:<8} {each.where}: {each.text}"))
+        print(escape_text(f"{each.level:<8} {each.where}: {each.text}"))
         if options.fix and each.fix:
-            print(escape_controls(f"           {each.fix}"))
+            print(escape_text(f"           {each.fix}"))
     problems = sum(each.level == "problem" for each in findings)
     seen = f"{plural(node_count, 'nsqd')}, {plural(lookupd_count, 'nsqlookupd')}"
     print(f"{seen}: {plural(problems, 'problem') if problems else 'all is well'}")
