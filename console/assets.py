@@ -193,6 +193,7 @@ _PAGE: Final = """\
 </head>
 <body>
 <div id="app">
+<p class="boot">NSQ console</p>
 <noscript>The console needs JavaScript. <code>/stats</code> has the same figures.</noscript>
 </div>
 </body>

@@ -391,6 +391,7 @@ async function boot() {
   setInterval(() => {
     if (document.visibilityState === "visible") app.invalidate();
   }, 1000);
+  document.getElementById("app").replaceChildren();
   app.render();
   app.enter();
   await app.poller.now();

@@ -177,9 +177,13 @@ customElements.define("nsq-chart", Chart);
  * history: {t, series}; lines: [[label, member of series, scale?]], or [label, values].
  */
 export function chart(app, title, history, lines, unit = "") {
+  // One point alone would get an axis of a day.
+  const lead = history?.t.length === 1;
+  const times = history?.t ?? [];
+  const pad = (values) => (lead ? [null, ...values] : values);
   const content = {
-    t: history?.t ?? [],
-    lines: lines.map(([label, values]) => ({ label, values: (typeof values === "string" ? history?.series?.[values] : values) ?? (history?.t ?? []).map(() => null) })),
+    t: lead ? [times[0] - 5, times[0]] : times,
+    lines: lines.map(([label, values]) => ({ label, values: pad((typeof values === "string" ? history?.series?.[values] : values) ?? times.map(() => null)) })),
     unit,
     utc: app.prefs.get("utc"),
   };
