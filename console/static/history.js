@@ -8,8 +8,9 @@ const SLACK = 0.9; // a round may come a little early
 const SPARK_POINTS = 60;
 const SPARK_STEP_S = 10;
 export const SERIES = ["waiting", "depth", "in_flight", "deferred", "in", "out", "requeue", "timeout"];
-// Queues with a history of their own, about 8 KB each; beyond, the idlest lose theirs.
+// Queues with a history of their own, about 8 KB each; beyond, new ones replace idle ones.
 export const MAX_TRACKS = 600;
+const IDLE_ROUNDS = 3;
 
 /** Difference of two readings of a counter per second; null if it fell, which is a restart. */
 export function perSecond(before, now, seconds) {
@@ -61,6 +62,7 @@ export class History {
     this.sparks = new Map();
     this.sparkTimes = [];
     this.round = 0;
+    this.fullRound = -1; // in which all tracks were found to be in use
   }
 
   /** Note a round: the totals, the topics with their channels. */
@@ -93,7 +95,7 @@ export class History {
     if (!track) {
       // A queue that has been still since the page was opened has no history.
       if (!isActive) return;
-      if (this.tracks.size >= MAX_TRACKS) this.dropIdlest();
+      if (this.tracks.size >= MAX_TRACKS && !this.dropIdlest()) return;
       track = { columns: {}, activeAt: 0 };
       for (const range of Object.keys(this.clocks)) track.columns[range] = new Float32Array(SERIES.length * POINTS).fill(NaN);
       this.tracks.set(key, track);
@@ -107,12 +109,19 @@ export class History {
     }
   }
 
+  /** Make room for another track, if one has been idle for a while; looked for once in a round. */
   dropIdlest() {
+    if (this.fullRound === this.round) return false;
     let idlest = "";
     for (const [key, track] of this.tracks) {
       if (key !== "" && (idlest === "" || track.activeAt < this.tracks.get(idlest).activeAt)) idlest = key;
     }
+    if (idlest === "" || this.round - this.tracks.get(idlest).activeAt < IDLE_ROUNDS) {
+      this.fullRound = this.round;
+      return false;
+    }
     this.tracks.delete(idlest);
+    return true;
   }
 
   forget(key) {

@@ -396,6 +396,7 @@ export class NodeSource {
     if (ids) {
       const answer = await this.request("POST", `/${noun}/move`, { topic, channel, to, to_channel }, { body: { ids } });
       Object.assign(outcome, { moved: answer.moved, left: answer.left });
+      if (answer.message) throw new ApiError(503, answer.message);
       return;
     }
     while (outcome.moved < count && !signal?.aborted) {
@@ -404,6 +405,8 @@ export class NodeSource {
       outcome.moved += answer.moved;
       outcome.left = answer.left;
       progress();
+      // Some were moved before the topic refused the rest.
+      if (answer.message) throw new ApiError(503, answer.message);
       if (answer.moved < chunk) return;
       if (rate && outcome.moved < count) await new Promise((resolve) => setTimeout(resolve, (chunk / rate) * 1000));
     }

@@ -197,7 +197,8 @@ function moveButtons(app, state, marked) {
   const ids = marked.map((message) => message.id);
   const node = marked[0].node;
   const isOneNode = marked.every((message) => message.node === node);
-  const reason = (isOneNode ? null : "Mark messages of one node only") ?? app.source.lacks("move", node);
+  const several = isOneNode ? null : "Mark messages of one node only";
+  const reason = several ?? app.source.lacks("move", node);
   const { topic, channel } = state.target;
   const origin = app.model.topics.get(topic)?.dead_letters_of;
   return html`${button("Replay marked…", () => replay(app, { topic, channel, node, ids, to: origin ?? topic, waiting: ids.length }), { reason })}
@@ -208,7 +209,7 @@ function moveButtons(app, state, marked) {
         state.marks.clear();
         look(app, state);
       }
-    }, { reason }) : nothing}`;
+    }, { reason: several ?? app.source.lacks("drop", node) }) : nothing}`;
 }
 
 export const channelMessages = {
@@ -270,7 +271,7 @@ function replay(app, { topic, channel, node, ids, to, waiting, toChannel }) {
     const names = [...app.model.topics.keys()];
     const destination = state.to ?? to;
     const channels = app.model.topics.get(destination)?.list ?? [];
-    const lacksChannel = app.source.lacks("move_to_channel", node);
+    const lacksChannel = app.source.lacks("move", node);
     return html`<form method="dialog" @submit=${start}>
       <div class="row">
         ${ids ? nothing : html`<label>Messages from the front <input name="count" type="number" min="1" max="1000000" required value=${Math.max(1, waiting)} /></label>`}

@@ -1,4 +1,7 @@
-"""One browser and one nsqd for all tests here; each test has topics and a page of its own.
+"""One browser for a file of tests, one nsqd for all; each test has topics and a page of its own.
+
+Playwright's loop runs in this thread while a browser is open, and no coroutine of another test
+could run beside it: so the browser is closed before the tests of another file begin.
 
 Every test fails on an error in the console, an uncaught exception, a report of the content security
 policy, or a request to another origin.
@@ -22,7 +25,7 @@ OpenPage = Callable[..., Page]
 expect.set_options(timeout=PATIENCE_MS)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     if CHROMIUM is None:
         pytest.skip("no Chromium here (Debian: apt-get install chromium)")
