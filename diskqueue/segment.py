@@ -59,6 +59,7 @@ class SegmentState:
         "exists",
         "fd",
         "finished",
+        "found_end",
         "is_dirty",
         "is_suspect",
         "next",
@@ -80,6 +81,8 @@ class SegmentState:
         # clean, so the next one must write these bytes again first.
         self.is_suspect = False
         self.synced_end = 0
+        # Where the content ended when the queue was opened; readers may have seen all of it.
+        self.found_end = end
         # A completed segment keeps its descriptor until it was fsynced, or -1: an error of the
         # disk is reported through a descriptor that was open when it happened.
         self.fd = -1

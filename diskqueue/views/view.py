@@ -113,5 +113,8 @@ def find_synced(writer: Writer) -> Position:
     """Return the end of the records that no power cut takes."""
     for segment in writer.dirty:
         if segment.is_dirty:
-            return Position(segment.number, segment.synced_end)
+            # Never before the records that were there at the start, though nobody synced them in
+            # this run: a reader that had them in the last one must not see the queue go back.
+            found_end = min(segment.found_end, segment.end)
+            return Position(segment.number, max(segment.synced_end, found_end))
     return Position(writer.segment.number, writer.segment.end)

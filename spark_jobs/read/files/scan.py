@@ -229,7 +229,7 @@ def _scan(
                 raise
             _report_lost(each, f"cannot be read ({error})", fails=options.fails_on_data_loss)
         except NodeError as error:
-            if options.fails_on_data_loss:
+            if options.fails_on_data_loss or options.mode is Mode.FAILFAST:
                 raise
             size = each.end - each.start
             yield Corruption("unreachable", each, each.start, size, str(error)), each

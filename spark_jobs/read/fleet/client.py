@@ -137,6 +137,8 @@ class NodeClient:
         """Make a request until there is an answer, or too many tries have failed."""
         failure_count = 0
         while True:
+            # nsqd closes connections that are idle, and all of them when it is started again.
+            is_kept = self._connection is not None
             try:
                 return self._try(method, target, body, headers, read)
             except RefusedError as error:
@@ -150,6 +152,8 @@ class NodeClient:
                 self.close()
                 raise
             self.close()
+            if is_kept and not isinstance(cause, RefusedError):
+                continue
             failure_count += 1
             if failure_count > self._options.retry_count:
                 if isinstance(cause, RefusedError):

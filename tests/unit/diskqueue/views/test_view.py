@@ -95,3 +95,18 @@ def test_synced_is_behind_what_was_written(tmp_path: Path) -> None:
     assert queue.view.synced == synced
     assert queue.view.written > synced
     assert [each.end for each in queue.view.list_segments()] == [queue.view.written.offset]
+
+
+def test_synced_does_not_go_back_when_the_queue_is_opened_again(tmp_path: Path) -> None:
+    queue = make_queue(tmp_path)
+    queue.put(records(1, 2))
+    queue.sync()
+    synced = queue.view.synced
+    queue.close()
+
+    again = make_queue(tmp_path)
+    assert again.view.synced == synced
+    again.put(records(3))
+    assert again.view.synced == synced
+    again.sync()
+    assert again.view.synced > synced
