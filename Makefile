@@ -52,7 +52,7 @@ coverage: $(VENV)/.test java ## run all tests and show the branch coverage of ea
 lint: $(VENV)/.test ## check layout, style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy nsqd console diskqueue lookupd spark_jobs bench tests
+	$(BIN)/mypy nsqd console diskqueue lookupd nsqadmin spark_jobs bench tests
 
 format: $(VENV)/.test ## lay the code out
 	$(BIN)/ruff check --fix .
@@ -67,7 +67,7 @@ bench-clients: $(VENV)/.test ## measure nsqd.client and nsq, with pynsq and Go's
 soak: $(VENV)/.test ## kill nsqd and cut its power for MINUTES=30 (SEED=kill-1 plays one round again)
 	$(BIN)/python -m tests.crash.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-cluster: $(VENV)/.run ## watch 2 nsqlookupd and 3 nsqd at work (ARGS="--chaos 3" kills one every 3 s)
+cluster: $(VENV)/.run ## watch 2 nsqlookupd, 3 nsqd and nsqadmin at work (ARGS="--chaos 3" kills one every 3 s)
 	$(BIN)/python -m bench.cluster $(ARGS)
 
 bench-spark: $(VENV)/.test java ## measure how fast Spark reads queues and publishes (ARGS="--rounds 3")

@@ -1,8 +1,8 @@
 """`python -m bench.cluster`: a small cluster to look at, with messages running through it.
 
-Two nsqlookupds and three nsqds on free loopback ports, a producer for each nsqd and one consumer
-that finds them through nsqlookupd. A line of figures shows how they fare; `--chaos` kills and
-restarts one of the daemons now and then. Ctrl-C stops everything and removes its data.
+Two nsqlookupds, three nsqds and an nsqadmin on free loopback ports, a producer for each nsqd and
+one consumer that finds them through nsqlookupd. A line of figures shows how they fare; `--chaos`
+kills and restarts one of the daemons now and then. Ctrl-C stops everything and removes its data.
 
     make cluster
     make cluster ARGS="--chaos 3 --rate 500"
@@ -58,12 +58,16 @@ class ClusterError(Exception):
 class Member:
     """One daemon, on the ports it took at its first start."""
 
-    def __init__(self, name: str, module: str, directory: Path, *flags: str) -> None:
+    def __init__(
+        self, name: str, module: str, directory: Path, *flags: str, has_tcp: bool = True
+    ) -> None:
+        """Args: has_tcp: whether it has a TCP port and a name for others; nsqadmin has neither."""
         self.name = name
         self.tcp_port = 0
         self.http_port = 0
         self._module = module
         self._flags = flags
+        self._has_tcp = has_tcp
         self._log = directory / f"{name}.log"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -103,11 +107,11 @@ class Member:
     def _spawn(self) -> None:
         command = [
             *(sys.executable, "-m", self._module),
-            f"--tcp-address={HOST}:{self.tcp_port}",
             f"--http-address={HOST}:{self.http_port}",
-            f"--broadcast-address={HOST}",
             *self._flags,
         ]
+        if self._has_tcp:
+            command += [f"--tcp-address={HOST}:{self.tcp_port}", f"--broadcast-address={HOST}"]
         with self._log.open("wb") as log:
             # A session of its own: Ctrl-C must reach us first.
             self._process = subprocess.Popen(
@@ -287,12 +291,17 @@ async def run(arguments: argparse.Namespace, directory: Path) -> None:
         Member(f"nsqlookupd-{number}", "lookupd", directory) for number in range(LOOKUPD_COUNT)
     ]
     nsqds: list[Member] = []
+    admins: list[Member] = []
     try:
         await asyncio.gather(*(lookupd.start() for lookupd in lookupds))
         nsqds += (_make_nsqd(number, directory, lookupds) for number in range(NSQD_COUNT))
         await asyncio.gather(*(nsqd.start() for nsqd in nsqds))
+        addresses = (f"--lookupd-http-address={HOST}:{each.http_port}" for each in lookupds)
+        admins += [Member("nsqadmin", "nsqadmin", directory, *addresses, has_tcp=False)]
+        await admins[0].start()
         for member in (*lookupds, *nsqds):
             _say(f"{member.name:14} TCP {HOST}:{member.tcp_port}  HTTP {HOST}:{member.http_port}")
+        _say(f"console: open http://{HOST}:{admins[0].http_port}/ in a browser")
         _say(f"try: curl '{HOST}:{lookupds[0].http_port}/lookup?topic={TOPIC}'; Ctrl-C stops all")
         traffic = Traffic()
         with contextlib.suppress(TimeoutError):
@@ -305,7 +314,7 @@ async def run(arguments: argparse.Namespace, directory: Path) -> None:
                     tasks.create_task(break_things([*lookupds, *nsqds], arguments.chaos))
     finally:
         _say("stopping")
-        for member in (*nsqds, *lookupds):
+        for member in (*admins, *nsqds, *lookupds):
             member.stop()
 
 

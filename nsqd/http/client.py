@@ -161,14 +161,20 @@ class HttpClient:
             raise
 
     async def request_v1(
-        self, method: str, url: Url, *, body: bytes = b"", is_repeatable: bool | None = None
+        self,
+        method: str,
+        url: Url,
+        *,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        is_repeatable: bool | None = None,
     ) -> Reply:
         """Send a request by the rules of NSQ's HTTP APIs, with the same errors as `request`.
 
         It asks for version 1 of the API. A server that refuses plain HTTP and names its HTTPS port
         is asked there, once.
         """
-        headers = {"Accept": V1_ACCEPT}
+        headers = {"Accept": V1_ACCEPT, **(headers or {})}
         if body:
             headers["Content-Type"] = "application/json"
         reply = await self.request(

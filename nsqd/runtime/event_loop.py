@@ -7,8 +7,10 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from nsqd.broker.broker import Work
 from nsqd.runtime.turns import running_turns
+
+# A call that blocks, and may raise OSError.
+Work = Callable[[], None]
 
 # Reads that come closer than this are dense traffic.
 DENSE_READS_S = 0.0002

@@ -4,6 +4,7 @@ daemon -> api, stats, tcp, lookup -> http, runtime -> broker -> protocol -> disk
                                                         `-----> diskqueue <----- spark_jobs
 lookupd  ->  nsqd.config, nsqd.http, nsqd.protocol, nsqd.runtime
 nsqd.api ->  console                                                   (it imports nothing)
+nsqadmin ->  console, nsqd.config, nsqd.http, nsqd.protocol, nsqd.runtime      (nothing imports it)
 cli      ->  nsqd.client, nsqd.http.client, nsqd.config, nsqd.protocol       (no daemon imports it)
 client   ->  nsqd.protocol, nsqd.http.client, diskqueue.envelope       (no daemon imports it)
 """
@@ -19,7 +20,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("console", "diskqueue", "lookupd", "nsqd", "spark_jobs")
+PACKAGES = ("console", "diskqueue", "lookupd", "nsqadmin", "nsqd", "spark_jobs")
 MAX_FILE_LINES = 800
 MAX_CLASS_METHODS = 25
 MAX_FOLDER_MODULES = 15
@@ -158,6 +159,16 @@ LAYERS = {
     "lookupd.__main__": Layer(
         ("lookupd", "nsqd.config", "nsqd.http", "nsqd.protocol", "nsqd.runtime"), ("uvloop",)
     ),
+    # A view of the cluster over HTTP: like any stranger, it knows no broker.
+    "nsqadmin": Layer(
+        ("nsqadmin", "console", "nsqd.config", "nsqd.http", "nsqd.protocol", "nsqd.runtime")
+    ),
+    "nsqadmin.__main__": Layer(("nsqadmin", "nsqd.config", "nsqd.runtime"), ("uvloop",)),
+    # Told the time, and without I/O.
+    "nsqadmin.cluster.figures": Layer(("nsqadmin.cluster", "nsqd.protocol.names"), forbidden=IO),
+    "nsqadmin.cluster.merge": Layer(("nsqadmin.cluster.figures",), forbidden=(*IO, "time")),
+    "nsqadmin.cluster.history": Layer(forbidden=(*IO, "time")),
+    "nsqadmin.cluster.findings": Layer(("nsqadmin.cluster",), forbidden=(*IO, "time")),
     "spark_jobs": Layer(
         ("spark_jobs", "diskqueue"), ("pyspark", "py4j", "pyarrow", "numpy", "jinja2")
     ),
@@ -225,14 +236,17 @@ def importers_of(imported: str) -> set[str]:
 def test_nobody_imports_the_daemon_but_the_command() -> None:
     assert importers_of("nsqd.daemon") == {"nsqd.__main__"}
     assert importers_of("lookupd.daemon") == {"lookupd.__main__"}
+    assert importers_of("nsqadmin.daemon") == {"nsqadmin.__main__"}
 
 
 def test_uvloop_is_imported_only_by_the_commands() -> None:
-    assert importers_of("uvloop") == {"nsqd.__main__", "nsqd.cli.loop", "lookupd.__main__"}
+    assert importers_of("uvloop") == {
+        *("nsqd.__main__", "nsqd.cli.loop", "lookupd.__main__", "nsqadmin.__main__")
+    }
 
 
 def test_the_daemons_do_not_know_the_client() -> None:
-    waiting = ["nsqd.__main__", "lookupd.__main__", "spark_jobs"]
+    waiting = ["nsqd.__main__", "lookupd.__main__", "nsqadmin.__main__", "spark_jobs"]
     reached: set[str] = set()
     while waiting:
         module = waiting.pop()
@@ -258,8 +272,9 @@ def test_nothing_imports_the_commands_and_rich_waits_for_a_terminal() -> None:
 
 def test_nsqd_does_not_know_lookupd_and_neither_knows_spark() -> None:
     for module in FILES:
-        if module.startswith("nsqd"):
-            assert not any(is_below(name, ("lookupd",)) for name in imports_of(module))
+        if is_below(module, ("nsqd",)):
+            strangers = ("lookupd", "nsqadmin")
+            assert not any(is_below(name, strangers) for name in imports_of(module))
         if not module.startswith("spark_jobs"):
             assert not any(is_below(name, ("spark_jobs",)) for name in imports_of(module))
 
@@ -272,8 +287,8 @@ def test_lookupd_imports_four_packages_of_nsqd() -> None:
     assert packages == {"nsqd.config", "nsqd.http", "nsqd.protocol", "nsqd.runtime"}
 
 
-def test_nothing_of_lookupd_needs_the_broker() -> None:
-    waiting = [module for module in FILES if module.startswith("lookupd")]
+def test_nothing_of_lookupd_and_nsqadmin_needs_the_broker() -> None:
+    waiting = [module for module in FILES if module.startswith(("lookupd", "nsqadmin"))]
     reached: set[str] = set()
     while waiting:
         module = waiting.pop()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("console", "diskqueue", "lookupd", "nsqd", "spark_jobs")
+PACKAGES = ("console", "diskqueue", "lookupd", "nsqadmin", "nsqd", "spark_jobs")
 
 # Modules without behaviour of their own: exceptions, protocols and records that others fill.
 VALUES = {
@@ -80,6 +80,27 @@ ELSEWHERE = {
     "nsqd/analytics/spill.py": "wire/test_snapshots.py",
     "nsqd/analytics/threads.py": "wire/test_snapshots.py",
     "nsqd/http/file_body.py": "wire/test_snapshots.py",
+    "nsqadmin/__main__.py": "nsqadmin/test_process.py",
+    "nsqadmin/daemon.py": "nsqadmin/test_process.py",
+    "nsqadmin/access/changes.py": "nsqadmin/test_actions.py",
+    "nsqadmin/access/guard.py": "nsqadmin/test_door.py",
+    "nsqadmin/access/notifications.py": "nsqadmin/test_actions.py",
+    "nsqadmin/api/action_requests.py": "nsqadmin/test_actions.py",
+    "nsqadmin/api/actions.py": "nsqadmin/test_actions.py",
+    "nsqadmin/api/clients.py": "nsqadmin/test_console_api.py",
+    "nsqadmin/api/compat.py": "nsqadmin/test_compat.py",
+    "nsqadmin/api/detail_shapes.py": "nsqadmin/test_console_api.py",
+    "nsqadmin/api/details.py": "nsqadmin/test_console_api.py",
+    "nsqadmin/api/figures.py": "nsqadmin/test_console_api.py",
+    "nsqadmin/api/limits.py": "nsqadmin/test_console_api.py",
+    "nsqadmin/api/messages.py": "nsqadmin/test_console_api.py",
+    "nsqadmin/api/pages.py": "nsqadmin/test_door.py",
+    "nsqadmin/api/replies.py": "nsqadmin/test_console_api.py",
+    "nsqadmin/api/session.py": "nsqadmin/test_door.py",
+    "nsqadmin/api/shared.py": "nsqadmin/test_console_api.py",
+    "nsqadmin/cluster/collector.py": "nsqadmin/test_collector.py",
+    "nsqadmin/cluster/commands.py": "nsqadmin/test_actions.py",
+    "nsqadmin/cluster/view.py": "unit/nsqadmin/cluster/test_findings.py",
     # They need Spark.
     "spark_jobs/__main__.py": "spark/test_jobs.py",
     "spark_jobs/commands.py": "spark/test_jobs.py",

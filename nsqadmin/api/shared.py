@@ -1,0 +1,51 @@
+"""Shared questions: what several viewers ask at the same time is asked upstream once."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Any, Final, TypeVar
+
+KEEP_S: Final = 1.0
+MAX_KEPT: Final = 256
+
+_T = TypeVar("_T")
+
+
+class SharedQuestions:
+    """Answers under way and those of the last second, by question."""
+
+    def __init__(self) -> None:
+        self._answers: dict[Hashable, tuple[float, asyncio.Task[Any]]] = {}
+
+    async def ask(self, question: Hashable, find: Callable[[], Awaitable[_T]]) -> _T:
+        """Return the answer to a question; others who ask it meanwhile get the same."""
+        now = time.monotonic()
+        known = self._answers.get(question)
+        if known is None or (known[1].done() and now >= known[0]):
+            self._forget(now)
+            task: asyncio.Task[Any] = asyncio.ensure_future(_run(find))
+            task.add_done_callback(lambda task: self._note_end(question, task))
+            known = self._answers[question] = (now + KEEP_S, task)
+        # One of them may hang up without taking the answer from the others.
+        answer: _T = await asyncio.shield(known[1])
+        return answer
+
+    def _note_end(self, question: Hashable, task: "asyncio.Task[Any]") -> None:
+        known = self._answers.get(question)
+        if known is not None and known[1] is task:
+            if task.cancelled() or task.exception() is not None:
+                del self._answers[question]
+            else:
+                self._answers[question] = (time.monotonic() + KEEP_S, task)
+
+    def _forget(self, now: float) -> None:
+        over = [key for key, (at, task) in self._answers.items() if task.done() and now >= at]
+        for key in over:
+            del self._answers[key]
+        if len(self._answers) >= MAX_KEPT:
+            for key in [key for key, (_, task) in self._answers.items() if task.done()]:
+                del self._answers[key]
+
+
+async def _run(find: Callable[[], Awaitable[_T]]) -> _T:
+    return await find()

@@ -1,0 +1,294 @@
+"""The figures of one node: its /stats as plain tuples, and the rates between two of them. Pure.
+
+A node is a stranger: every number is checked to be one, and to be in bounds. A large cluster has
+100,000 queues, so that a queue's figures are a tuple, its key is shared by all nodes that have it,
+and a tuple that did not change is kept from one sample to the next.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from nsqd.protocol.names import is_valid_topic_name
+
+# A topic and one of its channels; the channel is "" for the topic's own queue.
+Key: TypeAlias = tuple[str, str]
+# Indexed by the constants below. The first ten are counts of the node.
+Figures: TypeAlias = tuple[Any, ...]
+
+DEPTH: Final = 0
+BACKEND_DEPTH: Final = 1
+IN_FLIGHT: Final = 2
+DEFERRED: Final = 3
+MESSAGE_COUNT: Final = 4
+REQUEUE_COUNT: Final = 5
+TIMEOUT_COUNT: Final = 6
+CLIENTS: Final = 7
+MESSAGE_BYTES: Final = 8
+FINISH_COUNT: Final = 9  # an estimate, unless HAS_FINISH_COUNT
+PAUSED: Final = 10
+HAS_FINISH_COUNT: Final = 11
+DISK_BYTES: Final = 12  # -1 if the node does not tell
+EXTRA: Final = 13  # `Extra`, or None
+
+MAX_COUNT: Final = 2**63 - 1
+MAX_QUEUES: Final = 200_000  # of one node
+_LOSS_WORDS: Final = ("rejected_count", "dead_lettered_count")
+# How many members a topic and a channel have in every /stats.
+_TOPIC_MEMBERS: Final = 8
+_CHANNEL_MEMBERS: Final = 12
+
+
+class BadStatsError(ValueError):
+    """The answer of a node is no /stats; the text says what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """What few queues have: percentiles, localities, losses, history, dead letters."""
+
+    latency_count: int = 0
+    percentiles: tuple[tuple[float, float], ...] = ()  # quantile and ns
+    localities: tuple[int, int, int] = (0, 0, 0)
+    losses: tuple[tuple[str, int], ...] = ()
+    archive: tuple[int, int, int, int] | None = None  # bytes, messages, oldest ns, dropped
+    dead_letter_topic: str = ""
+
+    @property
+    def worst_ns(self) -> float | None:
+        """The highest percentile, None if latencies are not measured."""
+        return self.percentiles[-1][1] if self.percentiles and self.latency_count else None
+
+
+NO_EXTRA: Final = Extra()
+
+
+@dataclass(slots=True)
+class Sample:
+    """All figures of a node, at one moment."""
+
+    time: float  # of the steady clock
+    version: str = ""
+    health: str = ""
+    start_time_s: int = 0
+    disk_free_bytes: int | None = None
+    is_draining: bool = False
+    queues: dict[Key, Figures] = field(default_factory=dict)
+
+    def topics(self) -> list[str]:
+        """The names of its topics."""
+        return [topic for topic, channel in self.queues if not channel]
+
+
+class KeyTable:
+    """Keys of queues, one object for each, which all nodes share."""
+
+    def __init__(self) -> None:
+        self._keys: dict[Key, Key] = {}
+
+    def get(self, topic: str, channel: str) -> Key:
+        """Return the key, made anew if nobody has it yet."""
+        key = (topic, channel)
+        return self._keys.setdefault(key, key)
+
+    def keep_only(self, used: "dict[Key, Any]") -> None:
+        """Forget the keys that no queue has any more."""
+        if len(self._keys) > 2 * len(used) + 1000:
+            self._keys = {key: key for key in used}
+
+
+def read_sample(
+    document: object, time: float, keys: KeyTable, earlier: Sample | None = None
+) -> Sample:
+    """Read the answer to /stats?format=json.
+
+    Args: earlier: the sample before, whose tuples are used again where nothing has changed.
+
+    Raises:
+        BadStatsError: it is something else.
+    """
+    if not isinstance(document, dict):
+        raise BadStatsError("the answer to /stats is no object")
+    topics = document.get("topics")
+    if topics is not None and not isinstance(topics, list):
+        raise BadStatsError("the topics in /stats are no list")
+    queues: dict[Key, Figures] = {}
+    known = earlier.queues if earlier is not None else {}
+    try:
+        for topic in topics or ():
+            _read_topic(topic, queues, keys, known)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise BadStatsError(f"/stats has a topic or channel that is wrong: {error!r}") from error
+    return Sample(
+        time=time,
+        version=_text(document, "version"),
+        health=_text(document, "health"),
+        start_time_s=_count(document, "start_time") or 0,
+        disk_free_bytes=_count(document, "disk_free_bytes"),
+        is_draining=document.get("draining") is True,
+        queues=queues,
+    )
+
+
+def _read_topic(
+    topic: dict[str, Any], queues: dict[Key, Figures], keys: KeyTable, known: dict[Key, Figures]
+) -> None:
+    name = topic["topic_name"]
+    if not is_valid_topic_name(name):
+        raise BadStatsError("/stats has a topic with an invalid name")
+    disk_bytes = topic.get("disk_bytes", -1)
+    counts = (
+        *(topic["depth"], topic["backend_depth"], 0, 0, topic["message_count"], 0, 0, 0),
+        *(topic.get("message_bytes", 0), 0),
+    )
+    is_plain = len(topic) <= _TOPIC_MEMBERS + (disk_bytes >= 0)
+    extra = _read_extra(topic, is_plain=is_plain)
+    rest = (bool(topic["paused"]), True, disk_bytes, extra)
+    _put(queues, known, keys.get(name, ""), counts, rest)
+    for channel in topic["channels"] or ():
+        _read_channel(channel, name, queues, keys, known)
+
+
+def _read_channel(
+    channel: dict[str, Any],
+    topic_name: str,
+    queues: dict[Key, Figures],
+    keys: KeyTable,
+    known: dict[Key, Figures],
+) -> None:
+    name = channel["channel_name"]
+    if not is_valid_topic_name(name):
+        raise BadStatsError("/stats has a channel with an invalid name")
+    depth, messages = channel["depth"], channel["message_count"]
+    in_flight, deferred = channel["in_flight_count"], channel["deferred_count"]
+    finished = channel.get("finish_count")
+    has_finished = finished is not None
+    if finished is None:
+        # Emptying looks like finishing: callers say that it is an estimate.
+        finished = max(messages - depth - in_flight - deferred, 0)
+    counts = (
+        *(depth, channel["backend_depth"], in_flight, deferred, messages),
+        *(channel["requeue_count"], channel["timeout_count"], channel["client_count"]),
+        *(0, finished),
+    )
+    disk_bytes = channel.get("disk_bytes", -1)
+    is_plain = len(channel) <= _CHANNEL_MEMBERS + has_finished + (disk_bytes >= 0)
+    extra = _read_extra(channel, is_plain=is_plain)
+    rest = (bool(channel["paused"]), has_finished, disk_bytes, extra)
+    _put(queues, known, keys.get(topic_name, name), counts, rest)
+
+
+def _put(
+    queues: dict[Key, Figures],
+    known: dict[Key, Figures],
+    key: Key,
+    counts: tuple[int, ...],
+    rest: tuple[Any, ...],
+) -> None:
+    # Anything but a number fails in the comparison.
+    if min(counts) < 0 or max(counts) > MAX_COUNT or rest[2] > MAX_COUNT:
+        raise BadStatsError(f"/stats has a count that is negative or too large at {key[0]}")
+    figures = counts + rest
+    before = known.get(key)
+    queues[key] = before if before == figures else figures
+    if len(queues) > MAX_QUEUES:
+        raise BadStatsError(f"/stats has more than {MAX_QUEUES} queues")
+
+
+def _read_extra(queue: dict[str, Any], *, is_plain: bool) -> Extra | None:
+    """Return what few queues have.
+
+    Args: is_plain: whether the queue has no more members than every queue.
+    """
+    latency = queue.get("e2e_processing_latency")
+    percentiles = latency.get("percentiles") if latency else None
+    if is_plain and not percentiles:
+        return None
+    archive = queue.get("archive")
+    extra = Extra(
+        latency_count=_count(latency, "count") or 0 if latency else 0,
+        percentiles=_read_percentiles(percentiles),
+        localities=(
+            _count(queue, "zone_local_msg_count") or 0,
+            _count(queue, "region_local_msg_count") or 0,
+            _count(queue, "global_msg_count") or 0,
+        ),
+        losses=_read_losses(queue),
+        archive=_read_archive(archive) if archive else None,
+        dead_letter_topic=_text(queue, "dead_letter_topic"),
+    )
+    return None if extra == NO_EXTRA else extra
+
+
+def _read_losses(queue: dict[str, Any]) -> tuple[tuple[str, int], ...]:
+    return tuple(
+        (name, value)
+        for name, value in queue.items()
+        if (name in _LOSS_WORDS or (name.startswith("dropped_") and name.endswith("_count")))
+        and type(value) is int
+        and 0 < value <= MAX_COUNT
+    )
+
+
+def _read_percentiles(items: Any) -> tuple[tuple[float, float], ...]:
+    pairs = []
+    for item in (items or ())[:100]:
+        quantile, value = item["quantile"], item["value"]
+        if not (0 <= quantile <= 1 and 0 <= value <= MAX_COUNT):
+            raise BadStatsError("/stats has a percentile out of bounds")
+        pairs.append((float(quantile), float(value)))
+    return tuple(sorted(pairs))
+
+
+def _read_archive(archive: dict[str, Any]) -> tuple[int, int, int, int]:
+    return (
+        _count(archive, "bytes") or 0,
+        _count(archive, "message_count") or 0,
+        _count(archive, "oldest_timestamp") or 0,
+        _count(archive, "dropped_count") or 0,
+    )
+
+
+def _text(fields: dict[str, Any], name: str) -> str:
+    value = fields.get(name)
+    return value[:200] if isinstance(value, str) else ""
+
+
+def _count(fields: dict[str, Any], name: str) -> int | None:
+    value = fields.get(name)
+    return value if type(value) is int and 0 <= value <= MAX_COUNT else None
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What a queue of one node does in a second; None where it is not known."""
+
+    in_: float | None = None
+    out: float | None = None
+    requeue: float | None = None
+    timeout: float | None = None
+    bytes_: float | None = None
+
+
+NO_RATES: Final = Rates()
+
+
+def find_rates(earlier: Sample | None, later: Sample, key: Key) -> Rates:
+    """Return the rates of a queue between two samples of its node.
+
+    A counter that fell is a restart, or a queue made anew: nothing is known then.
+    """
+    after = later.queues.get(key)
+    if earlier is None or after is None or later.time <= earlier.time:
+        return NO_RATES
+    before = earlier.queues.get(key)
+    if before is None or earlier.start_time_s != later.start_time_s:
+        return NO_RATES
+    elapsed_s = later.time - earlier.time
+    if after[MESSAGE_COUNT] < before[MESSAGE_COUNT]:
+        return NO_RATES
+    return Rates(
+        *(
+            max(after[index] - before[index], 0) / elapsed_s
+            for index in (MESSAGE_COUNT, FINISH_COUNT, REQUEUE_COUNT, TIMEOUT_COUNT, MESSAGE_BYTES)
+        )
+    )

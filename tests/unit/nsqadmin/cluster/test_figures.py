@@ -1,0 +1,192 @@
+import copy
+from typing import Any
+
+import pytest
+
+from nsqadmin.cluster.figures import (
+    CLIENTS,
+    DEPTH,
+    DISK_BYTES,
+    EXTRA,
+    FINISH_COUNT,
+    HAS_FINISH_COUNT,
+    MESSAGE_COUNT,
+    NO_RATES,
+    BadStatsError,
+    KeyTable,
+    Rates,
+    Sample,
+    find_rates,
+    read_sample,
+)
+
+LATENCY = {"count": 0, "percentiles": None}
+CHANNEL: dict[str, Any] = {
+    "channel_name": "mail",
+    "depth": 5,
+    "backend_depth": 2,
+    "in_flight_count": 3,
+    "deferred_count": 1,
+    "message_count": 20,
+    "requeue_count": 4,
+    "timeout_count": 2,
+    "client_count": 7,
+    "clients": None,
+    "paused": False,
+    "e2e_processing_latency": LATENCY,
+}
+TOPIC: dict[str, Any] = {
+    "topic_name": "orders",
+    "channels": [CHANNEL],
+    "depth": 0,
+    "backend_depth": 0,
+    "message_count": 20,
+    "message_bytes": 400,
+    "paused": True,
+    "e2e_processing_latency": LATENCY,
+}
+KEY, CHANNEL_KEY = ("orders", ""), ("orders", "mail")
+
+
+def make_document(**changes: Any) -> dict[str, Any]:
+    document: dict[str, Any] = copy.deepcopy(
+        {"version": "1.3.0", "health": "OK", "start_time": 7, "topics": [TOPIC]}
+    )
+    document["topics"][0]["channels"][0] |= changes
+    return document
+
+
+def read(document: object, time: float = 1.0, earlier: Sample | None = None) -> Sample:
+    return read_sample(document, time, KeyTable(), earlier)
+
+
+def test_a_go_node_is_read_without_extras() -> None:
+    sample = read(make_document())
+
+    channel = sample.queues[CHANNEL_KEY]
+    assert (sample.version, sample.health, sample.start_time_s) == ("1.3.0", "OK", 7)
+    assert sample.topics() == ["orders"]
+    assert channel[:10] == (5, 2, 3, 1, 20, 4, 2, 7, 0, 11)  # 20 - 5 - 3 - 1 were finished
+    assert channel[HAS_FINISH_COUNT] is False
+    assert channel[DISK_BYTES] == -1
+    assert channel[EXTRA] is None
+    assert sample.queues[KEY][MESSAGE_COUNT] == 20
+
+
+def test_what_only_our_nodes_tell() -> None:
+    percentiles = [{"quantile": 0.99, "value": 9e6}, {"quantile": 0.5, "value": 1e6}]
+    sample = read(
+        make_document(
+            finish_count=10,
+            disk_bytes=900,
+            dropped_expired_count=3,
+            dead_lettered_count=2,
+            zone_local_msg_count=6,
+            e2e_processing_latency={"count": 4, "percentiles": percentiles},
+        )
+    )
+
+    channel = sample.queues[CHANNEL_KEY]
+    extra = channel[EXTRA]
+    assert (channel[FINISH_COUNT], channel[HAS_FINISH_COUNT], channel[DISK_BYTES]) == (
+        10,
+        True,
+        900,
+    )
+    assert dict(extra.losses) == {"dropped_expired_count": 3, "dead_lettered_count": 2}
+    assert extra.worst_ns == 9e6
+    assert extra.localities == (6, 0, 0)
+
+
+def test_an_unchanged_queue_is_the_same_object_in_the_next_sample() -> None:
+    first = read(make_document())
+    second = read(make_document(), 2.0, first)
+    third = read(make_document(depth=6), 3.0, second)
+
+    assert second.queues[CHANNEL_KEY] is first.queues[CHANNEL_KEY]
+    assert third.queues[CHANNEL_KEY] is not first.queues[CHANNEL_KEY]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"depth": -1},
+        {"message_count": 2**63},
+        {"message_count": 1e300},
+        {"client_count": "7"},
+        {"requeue_count": None},
+        {"requeue_count": []},
+        {"channel_name": "a/b"},
+        {"channel_name": "<script>"},
+        {"e2e_processing_latency": 5},
+        {"e2e_processing_latency": {"count": 1, "percentiles": [{"quantile": 2, "value": 1}]}},
+        {"e2e_processing_latency": {"count": 1, "percentiles": [7]}},
+        {"disk_bytes": "x"},
+        {"disk_bytes": 2**63},
+        {"finish_count": -5},
+    ],
+)
+def test_a_node_that_lies_is_refused_with_a_reason(changes: dict[str, Any]) -> None:
+    with pytest.raises(BadStatsError):
+        read(make_document(**changes))
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        None,
+        [],
+        "x",
+        {"topics": 5},
+        {"topics": [5]},
+        {"topics": [{}]},
+        {"topics": [{"topic_name": 1}]},
+    ],
+)
+def test_what_is_no_stats_at_all_is_refused(document: object) -> None:
+    with pytest.raises(BadStatsError):
+        read(document)
+
+
+def test_a_node_without_topics() -> None:
+    assert read({"version": "1.3.0", "topics": None}).queues == {}
+
+
+class TestRates:
+    def test_differences_over_the_time_between(self) -> None:
+        first = read(make_document())
+        second = read(
+            make_document(message_count=40, depth=5, requeue_count=6, timeout_count=2), 3.0, first
+        )
+
+        assert find_rates(first, second, CHANNEL_KEY) == Rates(10.0, 10.0, 1.0, 0.0, 0.0)
+
+    def test_a_counter_that_fell_is_a_gap(self) -> None:
+        first, second = read(make_document()), read(make_document(message_count=10), 3.0)
+
+        assert find_rates(first, second, CHANNEL_KEY) == NO_RATES
+
+    def test_another_process_is_a_gap(self) -> None:
+        first, restarted = read(make_document()), make_document(message_count=90)
+        restarted["start_time"] = 8
+
+        assert find_rates(first, read(restarted, 3.0), CHANNEL_KEY) == NO_RATES
+
+    def test_nothing_to_compare_with(self) -> None:
+        sample = read(make_document())
+
+        assert find_rates(None, sample, CHANNEL_KEY) == NO_RATES
+        assert find_rates(sample, sample, CHANNEL_KEY) == NO_RATES
+        assert find_rates(sample, read(make_document(), 2.0), ("other", "")) == NO_RATES
+
+
+def test_keys_are_shared_and_forgotten() -> None:
+    keys = KeyTable()
+    first = keys.get("a", "b")
+
+    assert keys.get("".join(["a"]), "b") is first
+    for number in range(2000):
+        keys.get(f"t{number}", "")
+    keys.keep_only({first: None})
+    assert keys.get("a", "b") is first
+    assert (DEPTH, CLIENTS) == (0, 7)
