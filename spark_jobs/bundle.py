@@ -1,11 +1,20 @@
-"""A zip of this package and `diskqueue`, for `spark-submit --py-files`."""
+"""A zip of this package, `diskqueue` and `nsqd`, for `spark-submit --py-files`.
+
+Of nsqd only the formats of its protocol are used. It is in the zip as a whole, because a part would
+hide an installed one: `from nsqd.client import Producer` works in a job as it does elsewhere.
+"""
 
 import zipfile
 from pathlib import Path
 
 import diskqueue
+from nsqd.protocol import client_wire
 
-_PACKAGES = (Path(diskqueue.__file__).parent, Path(__file__).parent)
+_PACKAGES = (
+    Path(diskqueue.__file__).parent,
+    Path(client_wire.__file__).parents[1],
+    Path(__file__).parent,
+)
 
 
 def write_bundle(path: Path) -> None:

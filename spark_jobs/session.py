@@ -74,7 +74,8 @@ def _configure(builder: SparkSession.Builder, master: str, memory: str) -> Spark
     settings = {
         "spark.driver.memory": memory,
         "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(),
+        # The jobs show it themselves, see spark_jobs.jobs.progress.
+        "spark.ui.showConsoleProgress": "false",
         # 200, Spark's own choice for a cluster, are mostly empty here.
         "spark.sql.shuffle.partitions": _SHUFFLE_PARTITIONS,
     }

@@ -1,7 +1,7 @@
 """The asyncio client of NSQ: `from nsqd.client import Consumer, Producer`.
 
 publish     Producer: batches, their queue, the senders    consume    Consumer: links, RDY, messages
-wire, handshake        commands and frames, the beginning of a connection; no I/O
+handshake              the beginning of a connection; no I/O, as nsqd.protocol.client_wire
 connection, pauses     one socket to an nsqd; how long to wait before the next
 discovery              ask the nsqlookupds            sync     for programs without an event loop
 settings, errors, stats: values that everything here uses

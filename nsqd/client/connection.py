@@ -1,6 +1,6 @@
 """Connection: one socket to an nsqd, from connect to close, for producers and consumers.
 
-The handshake is `nsqd.client.handshake`, the bytes are `nsqd.client.wire`; here are the transport,
+The handshake is `nsqd.client.handshake`, the bytes `nsqd.protocol.client_wire`; here are transport,
 heartbeats and the watch for silence. A `Receiver` gets what arrives, by the read.
 """
 
@@ -11,10 +11,10 @@ import logging
 import ssl
 from typing import Final, Protocol, cast
 
-from nsqd.client import wire
 from nsqd.client.errors import AuthError, ConnectError, TlsError
 from nsqd.client.handshake import Handshake, Negotiated, Step
 from nsqd.client.settings import Address, Settings
+from nsqd.protocol import client_wire as wire
 from nsqd.protocol.compression import Codec, CompressionError
 
 _logger = logging.getLogger("nsqd.client")

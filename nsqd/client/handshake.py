@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 
-from nsqd.client import wire
 from nsqd.client.errors import AuthError, ConnectError, NegotiationError
 from nsqd.client.settings import Settings
+from nsqd.protocol import client_wire as wire
 from nsqd.protocol.compression import Codec, CompressionError, DeflateCodec, SnappyCodec
 
 _PREFIX: Final = Struct(">ii")

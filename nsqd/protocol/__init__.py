@@ -5,7 +5,7 @@ command_lines    the parameters of each command; a command without a body is add
                  commands and in nsqd.tcp.handlers, and the parser stays as it is
 frames, errors   replies, messages and errors to a V2 client; identify: its settings
 compression      snappy and deflate; names: topics and channels; go_json: JSON as Go reads it
-lookup           the protocol between nsqd and nsqlookupd
+lookup           between nsqd and nsqlookupd; client_wire: V2 as clients speak it, Spark's too
 
 The doors, the lookup client and nsqlookupd call it. Imports only diskqueue.envelope.
 """

@@ -8,10 +8,8 @@ makes commands of rows.
 
 import json
 import logging
-import re
 import socket
 import ssl
-import struct
 import time
 import urllib.error
 import urllib.parse
@@ -21,15 +19,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from nsqd.protocol import client_wire
+from nsqd.protocol.names import is_valid_topic_name
 from spark_jobs.tls import TlsSettings
 
-_MAGIC = b"  V2"
-_SIZE = struct.Struct(">i")
-# The size and the number of messages of an MPUB; the size and the type of a frame.
-_SIZES = struct.Struct(">ii")
-_ERROR_FRAME = 1
-_TOPIC = re.compile(r"(?=.{1,64}\Z)[.a-zA-Z0-9_-]+(?:#ephemeral)?")
-_MAX_FRAME_BYTES = 16 * 1024 * 1024
 _RECEIVE_BYTES = 64 * 1024
 _USER_AGENT = "nsqd-spark"
 _FIRST_PAUSE_S = 0.1
@@ -72,25 +65,18 @@ def check_topic(topic: str) -> None:
     Raises:
         PublishError: the name is not valid.
     """
-    if not _TOPIC.fullmatch(topic):
+    if not is_valid_topic_name(topic):
         raise PublishError(f"not the name of a topic: {topic[:100]!r}")
 
 
 def encode_dpub(topic: str, body: bytes, defer_ms: int) -> Command:
     """Encode a DPUB: one message, delivered defer_ms later."""
-    return Command(_with_body(f"DPUB {topic} {defer_ms}\n", body), 1)
+    return Command(client_wire.encode_dpub(topic, body, defer_ms), 1)
 
 
 def encode_mpub(topic: str, message_count: int, framed: bytes) -> Command:
     """Encode an MPUB of messages that stand behind their sizes already."""
-    line = f"MPUB {topic}\n".encode()
-    sizes = _SIZES.pack(len(framed) + _SIZE.size, message_count)
-    return Command(b"".join((line, sizes, framed)), message_count)
-
-
-def _with_body(line: str, body: bytes) -> bytes:
-    """Encode a command whose line is followed by the size of a body, and the body."""
-    return b"".join((line.encode(), _SIZE.pack(len(body)), body))
+    return Command(client_wire.encode_framed_mpub(topic, message_count, framed), message_count)
 
 
 def find_addresses(settings: PublisherSettings, topic: str | None) -> tuple[tuple[str, int], ...]:
@@ -261,13 +247,14 @@ class _Connection:
         self, host: str, port: int, settings: PublisherSettings, context: ssl.SSLContext | None
     ) -> None:
         self._name = f"{host}:{port}"
-        self._received = b""
+        self._frames = client_wire.FrameReader()
+        self._replies: deque[client_wire.Reply] = deque()
         self._socket: socket.socket = socket.create_connection((host, port), settings.timeout_s)
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._identify(host, context)
             if settings.auth_secret is not None:
-                self.send(_with_body("AUTH\n", settings.auth_secret.encode()))
+                self.send(client_wire.encode_with_body("AUTH\n", settings.auth_secret.encode()))
                 self._receive()
         except BaseException:
             self.close()
@@ -296,7 +283,7 @@ class _Connection:
                 "tls_v1": context is not None,
             }
         ).encode()
-        self.send(_MAGIC + _with_body("IDENTIFY\n", request))
+        self.send(client_wire.MAGIC + client_wire.encode_with_body("IDENTIFY\n", request))
         answer = self._receive()
         try:
             # An nsqd that negotiates nothing says OK.
@@ -322,24 +309,24 @@ class _Connection:
             OSError: the connection broke.
         """
         while True:
-            size, kind = _SIZES.unpack(self._read(_SIZES.size))
-            if not 4 <= size <= _MAX_FRAME_BYTES:
-                raise PublishError(f"{self._name} does not speak NSQ's protocol")
-            data = self._read(size - 4)
-            if kind == _ERROR_FRAME:
+            is_error, data = self._read_reply()
+            if is_error:
                 text = data.decode("utf-8", "replace")
                 if data.startswith(_TEMPORARY):
                     raise _TemporaryError(text)
                 raise PublishError(f"{self._name} refuses: {text}")
-            if data != b"_heartbeat_":
+            if data != client_wire.HEARTBEAT:
                 return data
-            self.send(b"NOP\n")
+            self.send(client_wire.NOP)
 
-    def _read(self, size: int) -> bytes:
-        while len(self._received) < size:
+    def _read_reply(self) -> client_wire.Reply:
+        while not self._replies:
             received = self._socket.recv(_RECEIVE_BYTES)
             if not received:
                 raise ConnectionError(f"{self._name} closed the connection")
-            self._received += received
-        data, self._received = self._received[:size], self._received[size:]
-        return data
+            try:
+                _, replies = self._frames.feed(received)
+            except client_wire.FrameError as error:
+                raise PublishError(f"{self._name} does not speak NSQ's protocol") from error
+            self._replies.extend(replies)
+        return self._replies.popleft()

@@ -136,8 +136,8 @@ LAYERS = {
         (
             "nsqd.client",
             "nsqd.protocol.names",
+            "nsqd.protocol.client_wire",
             "nsqd.protocol.compression",
-            "nsqd.protocol.frames",
             "nsqd.http.client",
             "diskqueue.envelope",
         )
@@ -170,7 +170,9 @@ LAYERS = {
     "nsqadmin.cluster.history": Layer(forbidden=(*IO, "time")),
     "nsqadmin.cluster.findings": Layer(("nsqadmin.cluster",), forbidden=(*IO, "time")),
     "spark_jobs": Layer(
-        ("spark_jobs", "diskqueue"), ("pyspark", "py4j", "pyarrow", "numpy", "jinja2")
+        # The formats of the client only, which the bundle carries.
+        ("spark_jobs", "diskqueue", "nsqd.protocol.client_wire", "nsqd.protocol.names"),
+        ("pyspark", "py4j", "pyarrow", "numpy", "jinja2", "rich"),
     ),
 }
 

@@ -12,12 +12,12 @@ import logging
 import ssl
 from typing import Final, Protocol
 
-from nsqd.client import wire
 from nsqd.client.connection import Connection, connect
 from nsqd.client.consume.message import ANSWERED, BUFFERED, EXPIRED, HANDED, LOST, Message
 from nsqd.client.errors import AuthError, ConnectError, NsqError
 from nsqd.client.pauses import Pauses
 from nsqd.client.settings import Address, Settings
+from nsqd.protocol import client_wire as wire
 
 _logger = logging.getLogger("nsqd.client")
 

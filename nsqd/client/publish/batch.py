@@ -10,7 +10,7 @@ import asyncio
 from operator import methodcaller
 from typing import Final
 
-from nsqd.client import wire
+from nsqd.protocol import client_wire as wire
 
 MAX_BATCH_COUNT: Final = 1000
 MAX_BATCH_BYTES: Final = 1 << 20

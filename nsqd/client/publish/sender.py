@@ -32,7 +32,7 @@ from nsqd.client.publish.batch import Batch, mpub_bytes
 from nsqd.client.publish.queue import PublishQueue
 from nsqd.client.settings import Address, Settings
 from nsqd.client.stats import Observer, ProducerStats
-from nsqd.client.wire import OK, RawMessage
+from nsqd.protocol.client_wire import OK, RawMessage
 
 _logger = logging.getLogger("nsqd.client")
 

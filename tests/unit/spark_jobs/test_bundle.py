@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import diskqueue
+import nsqd
 import spark_jobs
 from spark_jobs.bundle import write_bundle
 
@@ -18,6 +19,8 @@ sys.path[:0] = sys.argv[1:]
 from datetime import UTC, datetime
 from spark_jobs.jobs import report_page
 from spark_jobs.jobs.report_figures import Report
+from spark_jobs.write import publisher
+assert sys.argv[1] in publisher.client_wire.__file__
 assert sys.argv[1] in report_page.__file__, report_page.__file__
 print(report_page.render(Report(["/data"], "backlog", datetime.now(UTC))))
 """
@@ -30,11 +33,11 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_every_file_of_both_packages_is_in_it(bundle: Path) -> None:
+def test_every_file_of_its_packages_is_in_it(bundle: Path) -> None:
     with zipfile.ZipFile(bundle) as archive:
         names = set(archive.namelist())
 
-    for package in (diskqueue, spark_jobs):
+    for package in (diskqueue, nsqd, spark_jobs):
         assert package.__file__ is not None
         root = Path(package.__file__).parent
         files = {str(path.relative_to(root.parent)) for path in root.rglob("*") if path.is_file()}

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from nsqd.client import wire
 from nsqd.client.errors import PublishTimeoutError
 from nsqd.client.publish.batch import Batch
+from nsqd.protocol import client_wire as wire
 
 
 def make(*bodies: bytes, defer_ms: int = 0) -> Batch:

@@ -3,7 +3,8 @@
     a frame:    | int32 size of the rest | int32 type | data |
     a message:  the data is a 26-byte header (diskqueue.envelope) and the body
 
-`FrameReader` works by the read, not by the message: one call for all that arrived.
+`FrameReader` works by the read, not by the message: one call for all that arrived. nsqd.client and
+the publisher of spark_jobs share it; the bundle for Spark's executors carries it.
 """
 
 from collections.abc import Sequence
@@ -155,6 +156,12 @@ def encode_mpub(topic: str, bodies: Sequence[bytes]) -> bytes:
     parts[2::2] = map(_pack_size, sizes)
     parts[3::2] = bodies
     return b"".join(parts)
+
+
+def encode_framed_mpub(topic: str, count: int, framed: bytes) -> bytes:
+    """Return an MPUB of messages that stand behind their sizes already."""
+    sizes = _pack_sizes(_SIZE_BYTES + len(framed), count)
+    return b"".join((f"MPUB {topic}\n".encode(), sizes, framed))
 
 
 def encode_sub(topic: str, channel: str) -> bytes:

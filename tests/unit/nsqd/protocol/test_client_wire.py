@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diskqueue.envelope import HEADER
-from nsqd.client import wire
-from nsqd.client.wire import FrameError, FrameReader, RawMessage, Reply
+from nsqd.protocol import client_wire as wire
+from nsqd.protocol.client_wire import FrameError, FrameReader, RawMessage, Reply
 
 
 def frame(kind: int, data: bytes) -> bytes:
