@@ -109,5 +109,7 @@ def add_consumer(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--sample", type=int, default=0, metavar="PERCENT")
     group.add_argument("--max-attempts", type=int, default=0, metavar="N")
     group.add_argument("--dead-letter", metavar="TOPIC", help="where messages given up go")
+    group.add_argument("--opt", action="append", default=[], metavar="KEY=VALUE",
+                       help="option of go-nsq's Config: default_requeue_delay=10s")  # fmt: skip
     group.add_argument("--snappy", action="store_true")
     group.add_argument("--deflate", action="store_true")

@@ -25,6 +25,7 @@ MODULES = {
     "nsq_tail": "nsqd.cli.go.tail",
     "nsq_stat": "nsqd.cli.go.stat",
     "nsq_to_file": "nsqd.cli.go.nsq_to_file",
+    "nsq_to_http": "nsqd.cli.go.nsq_to_http",
     "to_nsq": "nsqd.cli.go.to_nsq",
 }
 PATIENCE_S = 40.0

@@ -1,7 +1,7 @@
 """Messages of the client without a connection: what is answered is noted."""
 
 from nsqd.client.consume.inbox import Inbox
-from nsqd.client.consume.message import Message, MessageState
+from nsqd.client.consume.message import Message, MessageState, RequeueDelays
 
 
 class FakeOrigin:
@@ -10,6 +10,7 @@ class FakeOrigin:
     topic = "topic"
     channel = "channel"
     nsqd = "127.0.0.1:4150"
+    delays = RequeueDelays()
 
     def __init__(self, inbox: Inbox | None = None) -> None:
         self.answers: list[tuple[object, ...]] = []

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,6 +17,7 @@ from nsqd.cli.go.options import (
     VERSION,
     UsageError,
     check_addresses,
+    log_give_up,
     parse,
     read_go_nsq,
     run_tool,
@@ -29,7 +29,6 @@ from nsqd.cli.sinks.files.writer import FilePlan
 from nsqd.cli.sinks.intake import IntakePlan, Topics
 from nsqd.cli.sinks.to_file import DATETIME_FORMAT, FILENAME_FORMAT, Archive, write_files
 from nsqd.cli.target import Node, Target
-from nsqd.client import Message
 from nsqd.client.settings import Address
 from nsqd.config.flags import flag
 from nsqd.config.kinds import BOOL, DURATION, INT, TEXT, TEXTS
@@ -113,9 +112,6 @@ def _run(options: Options) -> int:
         nodes = tuple(Node(Address.parse(each), None) for each in options.nsqd_tcp_address)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    consumer = dict(config.consumer)
-    if consumer.get("max_attempts"):
-        consumer["on_give_up"] = _log_give_up
     plan = IntakePlan(
         Topics(options.topic, regex),
         options.channel,
@@ -123,8 +119,7 @@ def _run(options: Options) -> int:
         {
             "user_agent": f"{PROGRAM}/{VERSION[1:]}",
             "backoff": None,
-            **config.connection_options(),
-            **consumer,
+            **config.consumer_options(on_give_up=log_give_up),
         },
         options.topic_refresh_s,
         options.http_client_request_timeout_s,
@@ -202,8 +197,3 @@ def _check_formats(options: Options) -> re.Pattern[str] | None:
         return re.compile(options.topic_pattern) if options.topic_pattern else None
     except re.error as error:
         raise UsageError(f"--topic-pattern: {error}") from error
-
-
-def _log_give_up(message: Message) -> None:
-    text = f"message {message.id.decode()} given up after {message.attempts - 1} attempts"
-    print(f"{text}, {len(message.body)} bytes", file=sys.stderr)

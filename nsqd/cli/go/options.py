@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from nsqd import PROTOCOL_VERSION
+from nsqd.client import BackoffPolicy, Message
 from nsqd.client.settings import Tls
 from nsqd.config.flags import CommandLineExit, load
 from nsqd.config.kinds import parse_bool, parse_duration
@@ -57,6 +58,7 @@ class GoNsqConfig:
     connection: dict[str, Any] = field(default_factory=dict)
     consumer: dict[str, Any] = field(default_factory=dict)
     tls: dict[str, Any] = field(default_factory=dict)
+    backoff: dict[str, Any] = field(default_factory=dict)
     max_in_flight: int | None = None
 
     def connection_options(self) -> dict[str, Any]:
@@ -64,6 +66,20 @@ class GoNsqConfig:
         options = dict(self.connection)
         if self.tls.pop("tls_v1", False) or self.tls:
             options["tls"] = Tls(**self.tls)
+        return options
+
+    def consumer_options(self, *, on_give_up: Callable[[Message], None]) -> dict[str, Any]:
+        """Return the keyword arguments of a consumer, those of its connections included.
+
+        Args:
+            on_give_up: for messages that max_attempts gives up.
+        """
+        options = {**self.connection_options(), **self.consumer}
+        if options.get("max_attempts"):
+            options["on_give_up"] = on_give_up
+        if self.backoff:
+            policy = BackoffPolicy(**self.backoff)
+            options["backoff"] = policy if policy.max_pause else None
         return options
 
 
@@ -90,6 +106,14 @@ _CONNECTION: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
 _CONSUMER: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "lookupd_poll_interval": ("lookupd_interval", _duration),
     "max_attempts": ("max_attempts", int),
+    "default_requeue_delay": ("requeue_delay", _duration),
+    "max_requeue_delay": ("max_requeue_delay", _duration),
+}
+# Fields of BackoffPolicy; a longest pause of 0 is no backoff at all.
+_BACKOFF: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
+    "max_backoff_duration": ("max_pause", _duration),
+    "backoff_multiplier": ("unit", _duration),
+    "backoff_strategy": ("jitter", {"exponential": None, "full_jitter": "full"}.__getitem__),
 }
 _TLS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "tls_v1": ("tls_v1", parse_bool),
@@ -105,11 +129,6 @@ _IGNORED: Final = frozenset(
         "local_addr",
         "lookupd_poll_jitter",
         "lookupd_poll_timeout",
-        "max_requeue_delay",
-        "default_requeue_delay",
-        "backoff_strategy",
-        "max_backoff_duration",
-        "backoff_multiplier",
         "low_rdy_idle_timeout",
         "low_rdy_timeout",
         "rdy_redistribute_interval",
@@ -147,6 +166,7 @@ def _apply(config: GoNsqConfig, key: str, value: str) -> None:
         (_CONNECTION, config.connection),
         (_CONSUMER, config.consumer),
         (_TLS, config.tls),
+        (_BACKOFF, config.backoff),
     ):
         if key in table:
             name, convert = table[key]
@@ -163,6 +183,12 @@ def _apply(config: GoNsqConfig, key: str, value: str) -> None:
         config.tls["min_version"] = _TLS_VERSIONS[value]
     elif key not in _IGNORED:
         raise ValueError(f"unknown option {key}")
+
+
+def log_give_up(message: Message) -> None:
+    """Tell of a message that `--consumer-opt=max_attempts,N` gives up."""
+    text = f"message {message.id.decode()} given up after {message.attempts - 1} attempts"
+    print(f"{text}, {len(message.body)} bytes", file=sys.stderr)
 
 
 def check_addresses(nsqds: Sequence[str], lookupds: Sequence[str], name: str) -> None:

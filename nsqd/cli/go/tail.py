@@ -5,12 +5,19 @@ It differs in one thing: what was printed is finished before it leaves, so it do
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nsqd.cli import loop
-from nsqd.cli.go.options import VERSION, UsageError, check_addresses, parse, read_go_nsq, run_tool
+from nsqd.cli.go.options import (
+    VERSION,
+    UsageError,
+    check_addresses,
+    log_give_up,
+    parse,
+    read_go_nsq,
+    run_tool,
+)
 from nsqd.cli.messages.tail import Plan, Tail, make_channel
 from nsqd.cli.output import CliError
 from nsqd.cli.target import Node, Target
@@ -67,9 +74,6 @@ def _run(options: Options) -> int:
         nodes = tuple(Node(Address.parse(each), None) for each in options.nsqd_tcp_address)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    consumer = dict(config.consumer)
-    if consumer.get("max_attempts"):
-        consumer["on_give_up"] = _log_give_up
     plan = Plan(
         options.topic,
         channel,
@@ -79,8 +83,7 @@ def _run(options: Options) -> int:
         max_in_flight=options.max_in_flight,
         consumer_options={
             "user_agent": f"{PROGRAM}/{VERSION[1:]}",
-            **config.connection_options(),
-            **consumer,
+            **config.consumer_options(on_give_up=log_give_up),
         },
     )
     target = Target(nodes, options.lookupd_http_address)
@@ -98,8 +101,3 @@ def _show(message: Message) -> bytes:
 
 def _show_with_topic(message: Message) -> bytes:
     return b"%b | %b\n" % (message.topic.encode(), message.body)
-
-
-def _log_give_up(message: Message) -> None:
-    text = f"message {message.id.decode()} given up after {message.attempts - 1} attempts"
-    print(f"{text}, {len(message.body)} bytes", file=sys.stderr)

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from nsqd.cli import arguments, formats, loop
 from nsqd.cli.cluster import Cluster
+from nsqd.cli.consuming import consumer_options
 from nsqd.cli.output import CliError, ExitCode, note
 from nsqd.cli.target import Target, find_target
 from nsqd.client import AuthError, Consumer, NsqError
@@ -91,30 +92,9 @@ def run(options: argparse.Namespace, _name: str) -> int:
         wait_s=options.wait,
         is_until_empty=options.until_empty,
         max_in_flight=options.max_in_flight,
-        consumer_options=consumer_options(options, target),
+        consumer_options=consumer_options(options, target, user_agent="nsq-tail", backoff=None),
     )
     return loop.run(Tail(plan, target, options.timeout).run(), is_verbose=options.verbose)
-
-
-def consumer_options(options: argparse.Namespace, target: Target) -> dict[str, Any]:
-    """Return the keyword arguments of a consumer.
-
-    Raises:
-        CliError: flags contradict each other.
-    """
-    if options.max_attempts and not options.dead_letter:
-        raise CliError("--max-attempts needs --dead-letter TOPIC", ExitCode.USAGE)
-    compression = "snappy" if options.snappy else "deflate" if options.deflate else None
-    return {
-        **target.connection_options(),
-        "msg_timeout": options.msg_timeout,
-        "sample_rate": options.sample,
-        "max_attempts": options.max_attempts,
-        "dead_letter_topic": options.dead_letter,
-        "compression": compression,
-        "user_agent": "nsq-tail",
-        "backoff": None,
-    }
 
 
 class Tail:

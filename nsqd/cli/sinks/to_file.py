@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from nsqd.cli import arguments, loop
-from nsqd.cli.messages.tail import consumer_options
+from nsqd.cli.consuming import consumer_options
 from nsqd.cli.output import CliError, ExitCode, note, print_json, show_bytes
 from nsqd.cli.sinks import intake
 from nsqd.cli.sinks.budget import ByteBudget
@@ -147,7 +147,7 @@ def run(options: argparse.Namespace, _name: str) -> int:
         Topics(tuple(options.topics), regex),
         options.channel,
         options.max_in_flight,
-        {**consumer_options(options, target), "user_agent": "nsq-to-file"},
+        consumer_options(options, target, user_agent="nsq-to-file", backoff=None),
         options.topic_refresh,
         options.timeout,
         grace_s=options.grace,

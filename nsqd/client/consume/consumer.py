@@ -17,7 +17,7 @@ from nsqd.client.consume.backoff import BackoffPolicy
 from nsqd.client.consume.dead_letters import DeadLetters, OnGiveUp
 from nsqd.client.consume.handlers import Handler, in_threads, is_async, work
 from nsqd.client.consume.inbox import Inbox
-from nsqd.client.consume.message import Batch, Message
+from nsqd.client.consume.message import Batch, Message, RequeueDelays
 from nsqd.client.consume.session import Session
 from nsqd.client.discovery import Discovery
 from nsqd.client.errors import ClosedError
@@ -44,6 +44,8 @@ class Consumer:
         dead_letter_topic: str | None = None,
         auto_touch: bool = True,
         backoff: BackoffPolicy | None = _DEFAULT_BACKOFF,
+        requeue_delay: float = 90.0,
+        max_requeue_delay: float = 900.0,
         lookupd_interval: float = 60.0,
         observer: Observer | None = None,
         **options: Unpack[ConnectionOptions],
@@ -60,6 +62,8 @@ class Consumer:
             dead_letter_topic: where messages that are given up are published before their FIN.
             auto_touch: whether messages that are being handled get more time by themselves.
             backoff: None receives at full speed, whatever fails.
+            requeue_delay: seconds until a message comes again whose handler failed, times its
+                attempts, but no more than `max_requeue_delay`.
             options: the fields of Settings.
 
         Raises:
@@ -82,6 +86,7 @@ class Consumer:
         self._max_attempts = max_attempts
         self._has_auto_touch = auto_touch
         self._policy = backoff
+        self._delays = RequeueDelays(requeue_delay, max_requeue_delay)
         self._observer = observer or Observer()
         self._context = self._settings.tls.make_context() if self._settings.tls else None
         self._dead_letters = DeadLetters(dead_letter_topic, on_give_up, self._observer, options)
@@ -119,6 +124,7 @@ class Consumer:
             max_attempts=self._max_attempts,
             has_auto_touch=self._has_auto_touch,
             policy=self._policy,
+            delays=self._delays,
             discovery=self._discovery,
         )
         self._session.start(self._addresses)

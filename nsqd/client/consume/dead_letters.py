@@ -43,7 +43,7 @@ class DeadLetters:
 
     def give_up(self, message: Message) -> None:
         """Begin to give up a message that was handed out."""
-        task = asyncio.get_running_loop().create_task(self._give_up(message))
+        task = asyncio.get_running_loop().create_task(self.give_up_now(message))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -55,7 +55,8 @@ class DeadLetters:
         for producer in self._producers.values():
             await producer.close(grace=0)
 
-    async def _give_up(self, message: Message) -> None:
+    async def give_up_now(self, message: Message) -> None:
+        """Give up a message that was handed out: finished when it is safe, requeued otherwise."""
         try:
             if self._topic is not None:
                 producer = await self._ensure_producer(message.nsqd)

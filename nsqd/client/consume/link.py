@@ -13,7 +13,15 @@ import ssl
 from typing import Final, Protocol
 
 from nsqd.client.connection import Connection, connect
-from nsqd.client.consume.message import ANSWERED, BUFFERED, EXPIRED, HANDED, LOST, Message
+from nsqd.client.consume.message import (
+    ANSWERED,
+    BUFFERED,
+    EXPIRED,
+    HANDED,
+    LOST,
+    Message,
+    RequeueDelays,
+)
 from nsqd.client.errors import AuthError, ConnectError, NsqError
 from nsqd.client.pauses import Pauses
 from nsqd.client.settings import Address, Settings
@@ -75,9 +83,11 @@ class Link:
         settings: Settings,
         owner: Owner,
         context: ssl.SSLContext | None,
+        delays: RequeueDelays,
     ) -> None:
         """Prepare; `run` connects."""
         self.address = address
+        self.delays = delays
         self.nsqd = str(address)
         self.topic = topic
         self.channel = channel

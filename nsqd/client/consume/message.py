@@ -10,13 +10,23 @@ import asyncio
 import enum
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 from nsqd.client.errors import AlreadyAnsweredError
 
-_REQUEUE_STEP_S: Final = 90.0
-_MAX_REQUEUE_S: Final = 900.0
+
+@dataclass(frozen=True, slots=True)
+class RequeueDelays:
+    """After how long a message comes again, if its handler does not say: longer each time."""
+
+    step_s: float = 90.0
+    max_s: float = 900.0
+
+    def find_s(self, attempts: int) -> float:
+        """Return the delay after so many attempts."""
+        return min(self.step_s * attempts, self.max_s)
 
 
 class Requeue(Exception):  # noqa: N818 - raised by handlers as a request, not as an error
@@ -57,6 +67,7 @@ class Origin(Protocol):
     topic: str
     channel: str
     nsqd: str
+    delays: RequeueDelays
 
     def finish(self, message: Message) -> None:
         """Send FIN."""
@@ -181,7 +192,7 @@ class Message:
             self._refuse()
             return
         if delay is None:
-            delay = min(_REQUEUE_STEP_S * self.attempts, _MAX_REQUEUE_S)
+            delay = self.origin.delays.find_s(self.attempts)
         self.origin.requeue(self, delay, backoff=backoff)
 
     def touch(self) -> None:

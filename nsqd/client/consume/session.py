@@ -14,7 +14,7 @@ from nsqd.client.consume.dead_letters import DeadLetters
 from nsqd.client.consume.flow import Flow
 from nsqd.client.consume.inbox import Inbox
 from nsqd.client.consume.link import Link, LinkState
-from nsqd.client.consume.message import Message
+from nsqd.client.consume.message import Message, RequeueDelays
 from nsqd.client.discovery import Discovery
 from nsqd.client.errors import AuthError, NegotiationError, NsqError, TlsError
 from nsqd.client.settings import Address, Settings
@@ -45,6 +45,7 @@ class Session:
         max_attempts: int,
         has_auto_touch: bool,
         policy: BackoffPolicy | None,
+        delays: RequeueDelays,
         discovery: Discovery | None,
     ) -> None:
         """Prepare on the running loop; `start` connects."""
@@ -59,6 +60,7 @@ class Session:
         self._dead_letters = dead_letters
         self._context = context
         self._has_auto_touch = has_auto_touch
+        self._delays = delays
         self._discovery = discovery
         self._stats = ConsumerStats()
         self._links: dict[Address, Link] = {}
@@ -197,7 +199,15 @@ class Session:
             self._add_link(address, is_found=True)
 
     def _add_link(self, address: Address, *, is_found: bool = False) -> None:
-        link = Link(address, self._topic, self._channel, self._settings, self, self._context)
+        link = Link(
+            address,
+            self._topic,
+            self._channel,
+            self._settings,
+            self,
+            self._context,
+            self._delays,
+        )
         link.is_found = is_found
         self._links[address] = link
         self._spawn(self._keep(link))

@@ -19,7 +19,13 @@ KEYS = (
     "output_buffer_timeout max_in_flight msg_timeout max_msg_size auth_secret "
     "skip_lookupd_authorization"
 )
-VALUES = {"tls_min_version": "tls1.2", "tls_v1": "false", "deflate": "false", "snappy": "1"}
+VALUES = {
+    "backoff_strategy": "full_jitter",
+    "tls_min_version": "tls1.2",
+    "tls_v1": "false",
+    "deflate": "false",
+    "snappy": "1",
+}
 
 
 def test_every_key_of_go_nsq_is_taken() -> None:
