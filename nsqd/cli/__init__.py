@@ -1,7 +1,6 @@
 """The command `nsq`, and Go's names for parts of it.
 
-main, commands   argv to a command, exit codes; the table of all
-arguments, consuming      flags that commands share; those of consumers
+main, commands   argv to a command; the table of all   arguments, consuming   flags they share
 target, contexts where nsqd and nsqlookupd are: flags, environment, saved contexts
 cluster, figures HTTP calls to all nodes; /stats added up           output      tables, JSON, colour
 loop, progress, formats   the event loop; how far a command is; messages as lines
