@@ -22,7 +22,8 @@ from nsqd.config.flags import ConfigError, OptionsError, version_text
 from nsqd.config.token_file import TokenFile
 from nsqd.http.bearer import BearerToken
 from nsqd.http.debug import DebugRoutes
-from nsqd.http.server import BeforeHook, HttpServer
+from nsqd.http.origin import BrowserGuard
+from nsqd.http.server import BeforeHook, HttpServer, Request, Response
 from nsqd.protocol.lookup import LookupdIdentity
 from nsqd.runtime.listen import format_address, listen, port_of
 from nsqd.runtime.loop_watch import LoopWatch, StallLog
@@ -110,12 +111,18 @@ class Daemon:
         await self._http_server.start(http_listener)
         logger.info("HTTP: listening on %s", format_address(http_listener.getsockname()))
 
-    def _make_before_hook(self) -> BeforeHook | None:
-        """Make the check of HTTP requests: changes need the token, if there is one."""
+    def _make_before_hook(self) -> BeforeHook:
+        """Make the check of HTTP requests: of browsers, and changes need the token, if any."""
+        guard = BrowserGuard(self._options.http_address)
         if self._token_file is None:
-            return None
-        guarded_paths = DebugRoutes.PATHS
-        return BearerToken(self._token_file, guarded_paths=guarded_paths, realm=PROGRAM).check
+            return guard.check
+        token = BearerToken(self._token_file, guarded_paths=DebugRoutes.PATHS, realm=PROGRAM)
+
+        def check(request: Request) -> Response | None:
+            guard.check(request)
+            return token.check(request)
+
+        return check
 
     def reload(self) -> None:
         """Read the token and, from the config file, the log level again; both, or neither."""

@@ -22,6 +22,7 @@ from nsqd.config.options import Options
 from nsqd.config.token_file import TokenFile
 from nsqd.http.bearer import BearerToken
 from nsqd.http.debug import DebugRoutes
+from nsqd.http.origin import BrowserGuard
 from nsqd.http.server import (
     JSON_CONTENT_TYPE,
     OK,
@@ -64,13 +65,18 @@ def make_router(node: Node) -> Router:
     return router
 
 
-def make_before_hook(
-    options: Options, https_port: int, token_file: TokenFile | None
-) -> BeforeHook | None:
-    """Make the check that each request passes before its route; None if there is none."""
+def make_before_hook(options: Options, https_port: int, token_file: TokenFile | None) -> BeforeHook:
+    """Make the check that each request passes before its route."""
     checks: list[BeforeHook] = []
     if options.http_cors_origins:
         checks.append(CorsPolicy(options.http_cors_origins).mark)
+    guard = BrowserGuard(
+        options.http_address,
+        allowed_hosts=options.http_allowed_hosts,
+        origins=options.http_cors_origins,
+        changes_by_get=LEGACY_PATHS,
+    )
+    checks.append(guard.check)
     if options.tls_required is TLSRequired.EVERYWHERE:
         checks.append(refuse_plain_http(https_port))
     if token_file is not None:
@@ -84,8 +90,8 @@ def make_before_hook(
             guarded_prefixes=AnalyticsRoutes.PREFIXES,
         )
         checks.append(token.check)
-    if not checks:
-        return None
+    if len(checks) == 1:
+        return checks[0]
 
     def check(request: Request) -> Response | None:
         replies = (each(request) for each in checks)

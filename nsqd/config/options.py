@@ -472,6 +472,15 @@ class Options:
         toml_key="http_cors_origins",
         noun="origin",
     )
+    http_allowed_hosts: tuple[str, ...] = flag(
+        "http-allowed-host",
+        (),
+        TEXTS,
+        "host name by which browsers may use the HTTP API, or * for all; repeatable; without it,"
+        " those of loopback if --http-address is on loopback, else all",
+        toml_key="http_allowed_hosts",
+        noun="name",
+    )
     http_auth_token_file: str = flag(
         "http-auth-token-file",
         "",

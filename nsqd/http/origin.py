@@ -24,18 +24,27 @@ _OWN_SITES: Final = frozenset((b"same-origin", b"none"))
 class CrossSitePolicy:
     """Refuse changes that a page of another origin asks for."""
 
-    def __init__(self, origins: Iterable[str] = ()) -> None:
-        """Args: origins: of other sites whose pages may change something; `*` stands for all."""
+    def __init__(self, origins: Iterable[str] = (), *, changes_by_get: Iterable[str] = ()) -> None:
+        """Args:
+        origins: of other sites whose pages may change something; `*` stands for all.
+        changes_by_get: the paths at which even a GET changes something.
+        """
         self._origins = frozenset(origin.encode() for origin in origins)
+        self._changes_by_get = frozenset(changes_by_get)
+
+    def is_named(self, request: Request) -> bool:
+        """Whether a request comes from a page of one of the named origins."""
+        origin = request.headers.get(b"origin")
+        return origin is not None and (origin in self._origins or b"*" in self._origins)
 
     def is_refused(self, request: Request) -> bool:
         """Whether a request is a change that comes from a page of another site."""
-        if request.raw_method in _HARMLESS_METHODS:
+        if request.raw_method in _HARMLESS_METHODS and request.path not in self._changes_by_get:
             return False
         headers = request.headers
-        origin = headers.get(b"origin")
-        if origin is not None and (origin in self._origins or b"*" in self._origins):
+        if self.is_named(request):
             return False
+        origin = headers.get(b"origin")
         site = headers.get(b"sec-fetch-site")
         if site is not None:
             return site not in _OWN_SITES
@@ -69,6 +78,45 @@ class HostPolicy:
         if name in self._names:
             return False
         return not (self._is_loopback and is_loopback_name(name))
+
+
+class BrowserGuard:
+    """Both policies, for daemons whose clients are mostly no browsers.
+
+    A tool may reach a daemon by any name, through a tunnel or a proxy, and never sends a header
+    that only browsers send. So `Host` is looked at only in the requests of browsers: they all call
+    themselves Mozilla/5.0, and a page of another site can't change that.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        allowed_hosts: Iterable[str] = (),
+        origins: Iterable[str] = (),
+        changes_by_get: Iterable[str] = (),
+    ) -> None:
+        """Args: address: where the daemon listens; the others are those of the policies."""
+        is_loopback = is_loopback_name(find_host_name(address)) and not address.startswith(":")
+        self._hosts = HostPolicy(allowed_hosts, is_loopback=is_loopback)
+        self._cross_site = CrossSitePolicy(origins, changes_by_get=changes_by_get)
+
+    def check(self, request: Request) -> None:
+        """Let a request pass.
+
+        Raises:
+            HttpError: 403 CROSS_SITE or 421 WRONG_HOST.
+        """
+        headers = request.headers
+        if b"sec-fetch-site" in headers or b"origin" in headers:
+            if self._cross_site.is_named(request):
+                return
+            if self._cross_site.is_refused(request):
+                raise CROSS_SITE
+        elif not headers.get(b"user-agent", b"").startswith(b"Mozilla/"):
+            return
+        if self._hosts.is_refused(request):
+            raise WRONG_HOST
 
 
 def find_host_name(host: str) -> str:

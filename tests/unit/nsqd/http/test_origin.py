@@ -1,7 +1,13 @@
 import pytest
 
-from nsqd.http.origin import CrossSitePolicy, HostPolicy, find_host_name, is_loopback_name
-from nsqd.http.routes import OK, Request, Route, Target
+from nsqd.http.origin import (
+    BrowserGuard,
+    CrossSitePolicy,
+    HostPolicy,
+    find_host_name,
+    is_loopback_name,
+)
+from nsqd.http.routes import OK, HttpError, Request, Route, Target
 
 
 def make_request(method: str = "POST", **headers: str) -> Request:
@@ -96,3 +102,48 @@ def test_names_in_host_headers() -> None:
     assert find_host_name("[fe80::1%eth0]:80") == "fe80::1%eth0"
     assert is_loopback_name("::1")
     assert not is_loopback_name("fe80::1%eth0")
+
+
+class TestBrowserGuard:
+    def test_an_image_of_another_site_changes_nothing(self) -> None:
+        guard = BrowserGuard("0.0.0.0:4151", changes_by_get=["/"])
+
+        with pytest.raises(HttpError, match="CROSS_SITE"):
+            guard.check(make_request("GET", host="here", sec_fetch_site="cross-site"))
+
+    @pytest.mark.parametrize(
+        "headers",
+        [
+            {"user_agent": "Mozilla/5.0 (X11)"},
+            {"origin": "http://evil.example"},
+            {"sec_fetch_site": "same-origin"},
+        ],
+    )
+    def test_a_browser_must_use_a_name_of_loopback(self, headers: dict[str, str]) -> None:
+        guard = BrowserGuard("127.0.0.1:4151")
+
+        with pytest.raises(HttpError, match="WRONG_HOST"):
+            guard.check(make_request("GET", host="evil.example:4151", **headers))
+
+        guard.check(make_request("GET", host="localhost:4151", **headers))
+
+    @pytest.mark.parametrize("address", ["127.0.0.1:4151", "0.0.0.0:4151", ":4151"])
+    def test_tools_use_any_name(self, address: str) -> None:
+        request = make_request(host="tunnel.example", user_agent="Go-http-client/1.1")
+
+        BrowserGuard(address).check(request)
+
+    @pytest.mark.parametrize(
+        "address", ["0.0.0.0:4151", ":4151", "10.0.0.1:4151", "/run/nsqd.sock"]
+    )
+    def test_a_daemon_for_the_network_has_any_name(self, address: str) -> None:
+        request = make_request(host="nsqd.example", user_agent="Mozilla/5.0")
+
+        BrowserGuard(address).check(request)
+
+    def test_names_can_be_given(self) -> None:
+        guard = BrowserGuard("0.0.0.0:4151", allowed_hosts=["nsqd.example"])
+
+        guard.check(make_request(host="nsqd.example:4151", user_agent="Mozilla/5.0"))
+        with pytest.raises(HttpError, match="WRONG_HOST"):
+            guard.check(make_request(host="evil.example:4151", user_agent="Mozilla/5.0"))
