@@ -22,7 +22,7 @@ from nsqadmin.api.detail_shapes import (
 from nsqadmin.api.figures import find_since
 from nsqadmin.api.go_shapes import find_newest
 from nsqadmin.api.replies import ApiRouter, json_reply, not_modified
-from nsqadmin.api.shared import SharedQuestions
+from nsqadmin.api.shared import RoundDocuments, SharedQuestions
 from nsqadmin.cluster.collector import Collector
 from nsqadmin.cluster.figures import BadStatsError, KeyTable, Sample, read_sample
 from nsqadmin.cluster.upstream import Upstream, UpstreamError
@@ -48,6 +48,7 @@ class DetailRoutes:
         self._collector = collector
         self._upstream = upstream
         self._questions = questions
+        self._documents = RoundDocuments()
 
     def add_to(self, router: ApiRouter) -> None:
         """Add the routes."""
@@ -134,14 +135,8 @@ class DetailRoutes:
             return await self._node(request, view, name)
         if find_since(request) == view.seq:
             return not_modified()
-        return json_reply(
-            {
-                "seq": view.seq,
-                "time_ms": time.time_ns() // 1_000_000,
-                "lookupd_count": len(view.lookupds),
-                "nodes": show_nodes(view, time.monotonic()),
-            }
-        )
+        document = self._documents.get(view.seq, "nodes", lambda: _show_nodes(view))
+        return await document.reply(request)
 
     async def _node(self, request: Request, view: View, name: str) -> Response:
         node = view.nodes.get(name)
@@ -213,6 +208,16 @@ def find_names(request: Request) -> tuple[str, str]:
 def is_fresh(request: Request) -> bool:
     """Whether the nodes are to be asked now."""
     return request.find("fresh") in ("1", "true")
+
+
+def _show_nodes(view: View) -> Object:
+    """Return the list of nodes, with ages as of the end of the round."""
+    return {
+        "seq": view.seq,
+        "time_ms": view.time_ms,
+        "lookupd_count": len(view.lookupds),
+        "nodes": show_nodes(view, view.at),
+    }
 
 
 def _find_memory(document: Any) -> int | None:

@@ -7,7 +7,8 @@ import time
 from typing import Final
 
 from nsqadmin.access.roles import Caller, Right
-from nsqadmin.api.replies import ApiRouter, Document, json_reply, not_modified
+from nsqadmin.api.replies import ApiRouter, json_reply, not_modified
+from nsqadmin.api.shared import RoundDocuments
 from nsqadmin.cluster.collector import CLUSTER, Collector
 from nsqadmin.cluster.history import RANGES, History
 from nsqadmin.cluster.merge import COLUMNS
@@ -17,8 +18,6 @@ from nsqd.http.server import HttpError, Request, Response
 MAX_SPARKLINES: Final = 100
 _SPARK_STEP_S: Final = 10
 _SPARK_POINTS: Final = 60
-# Polls of viewers who were away for different times.
-_MAX_DOCUMENTS: Final = 32
 _MAX_SINCE_DIGITS: Final = 16
 
 
@@ -27,8 +26,7 @@ class FigureRoutes:
 
     def __init__(self, collector: Collector) -> None:
         self._collector = collector
-        self._documents: dict[tuple[str, int], Document] = {}
-        self._documents_seq = -1
+        self._documents = RoundDocuments()
 
     def add_to(self, router: ApiRouter) -> None:
         """Add the routes."""
@@ -96,17 +94,8 @@ class FigureRoutes:
             return not_modified()
         if since is not None and not view.first_seq <= since < view.seq:
             since = None
-        return await self._document(view, "queues", since).reply(request)
-
-    def _document(self, view: View, kind: str, since: int | None) -> Document:
-        """Return a document of this round, made when it is first asked for."""
-        if self._documents_seq != view.seq or len(self._documents) >= _MAX_DOCUMENTS:
-            self._documents.clear()
-            self._documents_seq = view.seq
-        key = (kind, -1 if since is None else since)
-        if key not in self._documents:
-            self._documents[key] = Document(_show_queues(view, since))
-        return self._documents[key]
+        document = self._documents.get(view.seq, since, lambda: _show_queues(view, since))
+        return await document.reply(request)
 
     async def _history(self, request: Request, _caller: Caller) -> Response:
         self._look()

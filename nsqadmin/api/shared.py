@@ -1,14 +1,36 @@
-"""Shared questions: what several viewers ask at the same time is asked upstream once."""
+"""What viewers share: questions asked upstream once, documents made once for each round."""
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, Final, TypeVar
 
+from nsqadmin.api.replies import Document
+
 KEEP_S: Final = 1.0
 MAX_KEPT: Final = 256
+# Polls of viewers who were away for different times.
+MAX_DOCUMENTS: Final = 32
 
 _T = TypeVar("_T")
+
+
+class RoundDocuments:
+    """Documents of the last round of the collector, encoded and compressed once for all."""
+
+    def __init__(self) -> None:
+        self._documents: dict[Hashable, Document] = {}
+        self._seq = -1
+
+    def get(self, seq: int, name: Hashable, make: Callable[[], object]) -> Document:
+        """Return a document of a round, made when it is first asked for."""
+        if self._seq != seq or len(self._documents) >= MAX_DOCUMENTS:
+            self._documents.clear()
+            self._seq = seq
+        document = self._documents.get(name)
+        if document is None:
+            document = self._documents[name] = Document(make())
+        return document
 
 
 class SharedQuestions:

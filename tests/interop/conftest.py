@@ -15,8 +15,8 @@ def find_go() -> FindGo:
     """Return the path of a program of NSQ, or skip the test."""
 
     def find(name: str) -> str:
-        # Ours have the names of two of them.
-        is_ambiguous = name in {"nsqd", "nsqlookupd"}
+        # Ours have the names of three of them.
+        is_ambiguous = name in {"nsqd", "nsqlookupd", "nsqadmin"}
         path = find_go_program(name) if is_ambiguous else shutil.which(name)
         if path is None:
             pytest.skip(f"Go's {name} is not on PATH")

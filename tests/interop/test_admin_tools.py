@@ -11,11 +11,16 @@ from typing import Any
 import pytest
 
 from tests.support.cluster import PATIENCE_S, Cluster, Lookupd, Nsqd, wait_for
+from tests.support.daemon_process import find_go_program
 from tests.support.http_client import HttpClient, fetch
 
+# Ours has the same name.
+NSQADMIN = find_go_program("nsqadmin")
+NSQ_STAT = shutil.which("nsq_stat")
+
 pytestmark = pytest.mark.skipif(
-    not (shutil.which("nsqadmin") and shutil.which("nsq_stat")),
-    reason="nsqadmin and nsq_stat are not on the PATH",
+    NSQADMIN is None or NSQ_STAT is None,
+    reason="Go's nsqadmin and nsq_stat are not on the PATH",
 )
 
 
@@ -65,8 +70,9 @@ class Admin:
 async def admin(lookupd: Lookupd, nsqds: list[Nsqd]) -> AsyncIterator[Admin]:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
+    assert NSQADMIN is not None
     process = await asyncio.create_subprocess_exec(
-        "nsqadmin",
+        NSQADMIN,
         f"--http-address=127.0.0.1:{port}",
         f"--lookupd-http-address={lookupd.http_address}",
         stdout=asyncio.subprocess.DEVNULL,
@@ -159,8 +165,9 @@ async def test_nsq_stat_prints_rows(lookupd: Lookupd, nsqds: list[Nsqd], finds_b
     if finds_by == "nsqd":
         addresses = [f"--nsqd-http-address={nsqd.http_address}" for nsqd in nsqds]
 
+    assert NSQ_STAT is not None
     process = await asyncio.create_subprocess_exec(
-        *("nsq_stat", "--topic=t", "--channel=ch", "--count=1", "--interval=100ms", *addresses),
+        *(NSQ_STAT, "--topic=t", "--channel=ch", "--count=1", "--interval=100ms", *addresses),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )

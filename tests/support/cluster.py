@@ -6,11 +6,11 @@ asks the daemons over HTTP, as an operator would.
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.support.daemon_process import HOST, LOOKUPD, Daemon
+from tests.support.daemon_process import HOST, LOOKUPD, OURS, Daemon
 from tests.support.http_client import HttpClient, Reply
 from tests.support.waiting import until
 
@@ -87,10 +87,23 @@ class Lookupd(ClusterDaemon):
 class Nsqd(ClusterDaemon):
     """nsqd with a data directory of its own."""
 
-    def __init__(self, directory: Path, *flags: str, lookupd_addresses: list[str]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *flags: str,
+        lookupd_addresses: list[str],
+        command: Sequence[str] = OURS,
+    ) -> None:
         self.data_path = directory / "data"
         lookupds = (f"--lookupd-tcp-address={address}" for address in lookupd_addresses)
-        super().__init__(directory, *lookupds, *flags, data_path=self.data_path, keeps_ports=True)
+        super().__init__(
+            directory,
+            *lookupds,
+            *flags,
+            command=command,
+            data_path=self.data_path,
+            keeps_ports=True,
+        )
 
     async def publish(self, topic: str, *bodies: str) -> None:
         """Publish one by one; each must be accepted."""
@@ -122,10 +135,15 @@ class Cluster:
         self._daemons.append(lookupd)
         return lookupd
 
-    def nsqd(self, *lookupds: Lookupd | str, flags: tuple[str, ...] = ()) -> Nsqd:
+    def nsqd(
+        self,
+        *lookupds: Lookupd | str,
+        flags: tuple[str, ...] = (),
+        command: Sequence[str] = OURS,
+    ) -> Nsqd:
         """An nsqd that is yet to be started, registering with these (or at these addresses)."""
         addresses = [each if isinstance(each, str) else each.tcp_address for each in lookupds]
-        nsqd = Nsqd(self._next_directory(), *flags, lookupd_addresses=addresses)
+        nsqd = Nsqd(self._next_directory(), *flags, lookupd_addresses=addresses, command=command)
         self._daemons.append(nsqd)
         return nsqd
 
