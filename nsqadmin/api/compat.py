@@ -1,6 +1,6 @@
 """The API of the Go nsqadmin, for scripts and bookmarks: paths, JSON, statuses and messages.
 
-Reads ask the daemons now, as the Go one does; its faults are mended (docs/console.md lists them).
+Reads ask the daemons now, as the Go one does; its faults are mended (docs/nsqadmin.md lists them).
 """
 
 import asyncio

@@ -54,7 +54,9 @@ class Node:
 
     def age_ms(self, now: float) -> int | None:
         """Return how old its figures are."""
-        return None if self.answered_at is None else round((now - self.answered_at) * 1000)
+        if self.answered_at is None:
+            return None
+        return max(round((now - self.answered_at) * 1000), 0)
 
 
 @dataclass(frozen=True, slots=True)
