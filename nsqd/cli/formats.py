@@ -26,6 +26,14 @@ Filter = Callable[[Message], bool]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags that choose a format and a filter."""
+    group = add_formats(parser)
+    group.add_argument("--grep", metavar="REGEX", help="only bodies that match")
+    group.add_argument("--where", action="append", default=[], metavar="FIELD=VALUE",
+                       help="only JSON bodies with this; = != < > ~, dotted paths")  # fmt: skip
+
+
+def add_formats(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Add the flags that choose a format."""
     group = parser.add_argument_group("messages")
     codes = "%%t topic, %%c channel, %%i id, %%a attempts, %%T time, %%n nsqd, %%S size, %%s body"
     group.add_argument("--format", metavar="TEXT", help=codes)
@@ -35,9 +43,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("-0", dest="is_null", action="store_true", help="NUL behind each")
     group.add_argument("--hex", action="store_true", help="bodies as hexadecimal digits")
     group.add_argument("--framed", action="store_true", help="int32 size and bytes")
-    group.add_argument("--grep", metavar="REGEX", help="only bodies that match")
-    group.add_argument("--where", action="append", default=[], metavar="FIELD=VALUE",
-                       help="only JSON bodies with this; = != < > ~, dotted paths")  # fmt: skip
+    return group
+
+
+def has_format(options: argparse.Namespace) -> bool:
+    """Say whether a format was chosen."""
+    return bool(
+        options.format is not None
+        or options.pretty
+        or options.time
+        or options.print_topic
+        or options.is_null
+        or options.hex
+        or options.framed
+    )
 
 
 def make_format(options: argparse.Namespace, *, is_terminal: bool | None = None) -> Format:

@@ -231,11 +231,52 @@ def test_peek_shows_and_touches_nothing(shell: Shell, our_daemon: DaemonProcess)
     shown = shell.nsq("peek", "t/c", *at)
     message = json.loads(shell.nsq("peek", "t/c", "--json", *at))
 
-    assert shown.splitlines()[0].split() == ["where", "id", "attempts", "size", "body"]
+    assert shown.splitlines()[0].split() == ["where", "id", "age", "attempts", "size", "body"]
     assert r"a\x1bbc" in shown
     assert (message["attempts"], message["where"], message["body"]) == (0, "memory", "a\x1bbc")
     assert channel_of(our_daemon, "t", "c")["depth"] == 1
     shell.nsq("peek", "none", *at, code=3)
+
+
+def test_peek_has_the_formats_of_tail(shell: Shell, our_daemon: DaemonProcess) -> None:
+    at = ("-a", node(our_daemon))
+    our_daemon.publish("t", b'{"a":1}')
+
+    assert shell.nsq("peek", "t", "--format", "%t %a %S %s\\n", *at) == 't 0 7 {"a":1}\n'
+    assert shell.nsq("peek", "t", "--pretty", *at) == '{\n  "a": 1\n}\n'
+    assert shell.run("nsq", "peek", "t", "--framed", *at).stdout == b'\0\0\0\x07{"a":1}'
+
+
+def test_a_file_for_each_message(shell: Shell, daemon: DaemonProcess) -> None:
+    daemon.publish("t", b"one\n", b"two")
+    argv = ("--channel", "c", "-n", "2", "--dir", "out/files", "-a", node(daemon))
+
+    assert shell.nsq("tail", "t", *argv) == ""
+
+    files = sorted((shell.home / "out" / "files").iterdir())
+    assert sorted(file.read_bytes() for file in files) == [b"one\n", b"two"]
+    assert all(file.name.startswith("t.") and len(file.name) == 18 for file in files)
+    assert channel_of(daemon, "t", "c")["depth"] == 0
+
+
+def test_a_pattern_is_joined_by_topics_that_appear(shell: Shell, our_daemon: DaemonProcess) -> None:
+    our_daemon.publish("a.1", b"one")
+    argv = ("tail", "a.*", "--channel", "c", "-n", "2", "--print-topic", "-a", node(our_daemon))
+    with shell.start("nsq", *argv) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"a.1 | one\n"
+        our_daemon.publish("a.2", b"two")
+        assert process.stdout.readline() == b"a.2 | two\n"
+        assert process.wait(30) == 0
+
+
+def test_a_rate_is_kept(shell: Shell, our_daemon: DaemonProcess) -> None:
+    at = ("-a", node(our_daemon), "--json")
+
+    summary = json.loads(shell.nsq("pub", "t", "-n", "60", "{n}", "--rate", "60", *at))
+
+    assert summary["seconds"] > 0.9  # it was five times too fast once
+    assert summary["published"] == 60
 
 
 def test_what_needs_our_nsqd_says_so(shell: Shell, daemon: DaemonProcess) -> None:

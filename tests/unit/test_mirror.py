@@ -54,7 +54,6 @@ ELSEWHERE = {
     "nsqd/cli/programs/bench.py": "cli/test_programs.py",
     "nsqd/cli/programs/disk.py": "unit/nsqd/cli/programs/test_programs.py",
     "nsqd/cli/programs/spark.py": "unit/nsqd/cli/programs/test_programs.py",
-    "nsqd/cli/watch/stat.py": "cli/test_commands.py",
     "nsqd/cli/watch/doctor.py": "cli/test_watching.py",
     "nsqd/cli/watch/top.py": "cli/test_watching.py",
     "nsqd/cli/go/stat.py": "cli/test_go_names.py",

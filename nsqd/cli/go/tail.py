@@ -81,6 +81,7 @@ def _run(options: Options) -> int:
         count=max(options.n, 0),
         is_count_per_topic=True,
         max_in_flight=options.max_in_flight,
+        is_quiet=True,
         consumer_options={
             "user_agent": f"{PROGRAM}/{VERSION[1:]}",
             **config.consumer_options(on_give_up=log_give_up),

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import argparse
 import base64
-from typing import Any, Final
+import shutil
+import sys
+import time
+from typing import Any, Final, cast
 from urllib.parse import urlencode
 
 from diskqueue.tools.plain_text import escape_bytes
-from nsqd.cli import arguments, loop
+from nsqd.cli import arguments, formats, loop
 from nsqd.cli.cluster import Cluster, check, lacks_feature
-from nsqd.cli.output import CliError, ExitCode, print_json, print_table
+from nsqd.cli.output import CliError, ExitCode, print_json, print_table, show_age
 from nsqd.cli.target import find_target
+from nsqd.client import Message
 
 EXAMPLES: Final = {
     "peek": """examples:
@@ -20,6 +24,8 @@ EXAMPLES: Final = {
   nsq peek orders/billing --where in_flight --json"""
 }
 _SHOWN_CHARACTERS: Final = 60
+_LEAST_CHARACTERS: Final = 20
+_OTHER_COLUMNS: Final = 56
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
@@ -28,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     parser.add_argument("--count", type=arguments.positive, default=10, metavar="N")
     parser.add_argument("--where", metavar="PLACES", help="memory,disk,in_flight,deferred")
     parser.add_argument("--tsv", action="store_true", help="columns separated by tabs")
+    formats.add_formats(parser)
     arguments.add_common(parser)
 
 
@@ -63,23 +70,50 @@ async def _peek(options: argparse.Namespace) -> int:
     if options.json:
         for server, message in rows:
             print_json({"nsqd": server, **message})
+    elif formats.has_format(options):
+        show = formats.make_format(options)
+        for server, message in rows:
+            # It has what formats show of a message of the client, and cannot be answered.
+            peeked = Peeked(topic, channel, server, message)
+            sys.stdout.buffer.write(show(cast(Message, peeked)))
+        sys.stdout.buffer.flush()
     else:
         _print(rows, is_tsv=options.tsv, colour=options.color)
     return code
 
 
+class Peeked:
+    """A message that was looked at, for the formats of `nsq tail`."""
+
+    def __init__(self, topic: str, channel: str, nsqd: str, message: dict[str, Any]) -> None:
+        """Args: message: as nsqd shows it."""
+        self.topic = topic
+        self.channel = channel
+        self.nsqd = nsqd
+        self.id = str(message.get("id", "")).encode()
+        self.timestamp_ns = int(message.get("timestamp", 0))
+        self.attempts = int(message.get("attempts", 0))
+        self.body = _body(message)
+
+
 def _print(rows: list[tuple[str, dict[str, Any]]], *, is_tsv: bool, colour: str) -> None:
+    now_ns = time.time_ns()
+    width = shutil.get_terminal_size().columns
+    # On a terminal a body takes what the other columns leave.
+    room = max(_LEAST_CHARACTERS, width - _OTHER_COLUMNS) if sys.stdout.isatty() else None
     table = [
         (
             str(message.get("where", "")),
             str(message.get("id", "")),
+            show_age(max(0, now_ns - int(message.get("timestamp", now_ns))) / 1e9),
             int(message.get("attempts", 0)),
             len(_body(message)),
-            escape_bytes(_body(message))[: None if is_tsv else _SHOWN_CHARACTERS],
+            escape_bytes(_body(message))[: None if is_tsv else room or _SHOWN_CHARACTERS],
         )
         for _, message in rows
     ]
-    print_table(("where", "id", "attempts", "size", "body"), table, is_tsv=is_tsv, colour=colour)
+    heads = ("where", "id", "age", "attempts", "size", "body")
+    print_table(heads, table, is_tsv=is_tsv, colour=colour)
 
 
 def _body(message: dict[str, Any]) -> bytes:

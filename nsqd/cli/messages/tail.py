@@ -12,12 +12,14 @@ import stat
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from nsqd.cli import arguments, formats, loop
 from nsqd.cli.cluster import Cluster
 from nsqd.cli.consuming import consumer_options
 from nsqd.cli.output import CliError, ExitCode, note
+from nsqd.cli.progress import ProgressLine
 from nsqd.cli.target import Target, find_target
 from nsqd.client import AuthError, Consumer, NsqError
 from nsqd.client.consume.message import Batch, Message
@@ -31,6 +33,7 @@ EXAMPLES: Final = {
 }
 _BATCH_COUNT: Final = 2500
 _EMPTY_POLL_S: Final = 0.2
+_JOIN_POLL_S: Final = 2.0
 _PATTERN: Final = frozenset("*?[")
 
 
@@ -47,7 +50,9 @@ class Plan:
     wait_s: float | None = None  # silence that ends it
     is_until_empty: bool = False
     max_in_flight: int = 2500
+    directory: Path | None = None  # a file for each message, instead of stdout
     consumer_options: dict[str, Any] | None = None
+    is_quiet: bool = False
 
 
 def make_channel() -> str:
@@ -62,6 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     parser.add_argument("-n", "--count", type=arguments.positive, default=0, metavar="N",
                         help="end after N messages")  # fmt: skip
     parser.add_argument("--until-empty", action="store_true", help="end when the channel is empty")
+    parser.add_argument("--dir", metavar="DIR", help="a file for each message, TOPIC.ID")
     parser.add_argument("--wait", type=arguments.duration, metavar="TIME", help="end after silence")
     formats.add_arguments(parser)
     arguments.add_consumer(parser)
@@ -92,9 +98,24 @@ def run(options: argparse.Namespace, _name: str) -> int:
         wait_s=options.wait,
         is_until_empty=options.until_empty,
         max_in_flight=options.max_in_flight,
+        directory=_make_directory(options),
         consumer_options=consumer_options(options, target, user_agent="nsq-tail", backoff=None),
+        is_quiet=options.quiet,
     )
+    if plan.directory is not None and not options.json and not formats.has_format(options):
+        plan.show = lambda message: message.body
     return loop.run(Tail(plan, target, options.timeout).run(), is_verbose=options.verbose)
+
+
+def _make_directory(options: argparse.Namespace) -> Path | None:
+    if options.dir is None:
+        return None
+    directory = Path(options.dir)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CliError(f"{directory}: {error.strerror}") from error
+    return directory
 
 
 class Tail:
@@ -107,6 +128,9 @@ class Tail:
         self._timeout_s = timeout_s
         self._shown = 0
         self._shown_by_topic: dict[str, int] = {}
+        self._consumers: dict[str, Consumer] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._started = 0.0
         self._stop = asyncio.Event()
         self._printing = asyncio.Lock()
         self._last_at = 0.0
@@ -121,23 +145,24 @@ class Tail:
             CliError: no nsqd lets this consumer in.
         """
         running = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             running.add_signal_handler(number, self._interrupted)
-        self._last_at = running.time()
-        topics = await self._find_topics()
-        consumers = [self._make_consumer(topic) for topic in topics]
-        for consumer in consumers:
-            consumer.start()
-        tasks = [
-            running.create_task(self._follow(*each)) for each in zip(topics, consumers, strict=True)
-        ]
-        watching = running.create_task(self._watch(topics))
+        self._last_at = self._started = running.time()
+        for topic in await self._find_topics():
+            self._join(topic)
+        helpers = [running.create_task(self._watch())]
+        if any(_PATTERN & set(topic) for topic in self._plan.topics):
+            helpers.append(running.create_task(self._join_new_ones()))
+        # Lines on a terminal are progress enough.
+        is_quiet = self._plan.is_quiet or os.isatty(1)
         try:
-            await self._stop.wait()
+            async with ProgressLine(self._show_progress, is_quiet=is_quiet):
+                await self._stop.wait()
         finally:
-            watching.cancel()
-            await asyncio.gather(*(consumer.close() for consumer in consumers))
-            await asyncio.gather(watching, *tasks, return_exceptions=True)
+            for helper in helpers:
+                helper.cancel()
+            await asyncio.gather(*(consumer.close() for consumer in self._consumers.values()))
+            await asyncio.gather(*helpers, *self._tasks, return_exceptions=True)
         if isinstance(self._failure, NsqError):
             is_auth = isinstance(self._failure, AuthError)
             code = ExitCode.FORBIDDEN if is_auth else ExitCode.FAILED
@@ -145,6 +170,31 @@ class Tail:
         if self._failure is not None:
             raise self._failure
         return self._code
+
+    def _join(self, topic: str) -> None:
+        consumer = self._consumers[topic] = self._make_consumer(topic)
+        consumer.start()
+        self._tasks.append(asyncio.get_running_loop().create_task(self._follow(topic, consumer)))
+
+    async def _join_new_ones(self) -> None:
+        """Look for topics that fit a pattern and have appeared meanwhile."""
+        while True:
+            await asyncio.sleep(_JOIN_POLL_S)
+            try:
+                topics = await self._find_topics()
+            except CliError:
+                continue  # No server answers at the moment; the consumers go on.
+            for topic in topics:
+                if topic not in self._consumers:
+                    self._join(topic)
+
+    def _show_progress(self) -> str:
+        lasted_s = max(asyncio.get_running_loop().time() - self._started, 1e-9)
+        stats = [consumer.stats() for consumer in self._consumers.values()]
+        in_flight = sum(each.in_flight for each in stats)
+        nodes = sum(each.connections for each in stats)
+        rate = self._shown / lasted_s
+        return f"{self._shown:,} shown, {rate:,.0f}/s, {in_flight:,} in flight, {nodes} connections"
 
     def _make_consumer(self, topic: str) -> Consumer:
         plan = self._plan
@@ -200,7 +250,9 @@ class Tail:
         room = self._room(topic)
         too_many = [] if room is None else wanted[room:]
         wanted = wanted if room is None else wanted[:room]
-        if wanted:
+        if wanted and plan.directory is not None:
+            await loop.in_thread(write_files, plan.directory, wanted, plan.show)
+        elif wanted:
             data = b"".join(map(plan.show, wanted))
             if self._can_block:
                 # In a thread: a reader that waits must not keep heartbeats from being answered.
@@ -228,7 +280,7 @@ class Tail:
         shown = self._shown_by_topic.get(topic, 0) if plan.is_count_per_topic else self._shown
         return max(0, plan.count - shown)
 
-    async def _watch(self, topics: list[str]) -> None:
+    async def _watch(self) -> None:
         """End it after silence, or when the channels are empty."""
         plan = self._plan
         running = asyncio.get_running_loop()
@@ -239,7 +291,7 @@ class Tail:
             silent_s = running.time() - self._last_at
             is_over = plan.wait_s is not None and silent_s >= plan.wait_s
             if not is_over and plan.is_until_empty and silent_s >= _EMPTY_POLL_S:
-                is_over = await self._are_empty(topics)
+                is_over = await self._are_empty(list(self._consumers))
             if is_over:
                 if plan.count and self._shown < plan.count:
                     self._code = ExitCode.TIMEOUT
@@ -274,6 +326,15 @@ def can_block(descriptor: int) -> bool:
     mode = os.fstat(descriptor).st_mode
     is_null = stat.S_ISCHR(mode) and not os.isatty(descriptor)
     return not (stat.S_ISREG(mode) or is_null)
+
+
+def write_files(directory: Path, messages: Sequence[Message], show: formats.Format) -> None:
+    """Write each message into a file of its own, which appears under its name when it is whole."""
+    for message in messages:
+        path = directory / f"{message.topic}.{message.id.decode('ascii', 'replace')}"
+        temporary = path.with_name(f".{path.name}")
+        temporary.write_bytes(show(message))
+        temporary.replace(path)
 
 
 def write_all(data: bytes) -> None:
