@@ -18,6 +18,7 @@ GROUPS: Final = {
     "handing on": {
         "to-file": ("nsqd.cli.sinks.to_file", "write messages to files that survive a power cut"),
         "to-http": ("nsqd.cli.sinks.to_http", "make an HTTP request for each message"),
+        "to-nsq": ("nsqd.cli.sinks.to_nsq", "publish messages to other nsqds"),
     },
     "watching": {
         "top": ("nsqd.cli.watch.top", "watch nodes, topics and channels on a full screen"),

@@ -26,6 +26,7 @@ MODULES = {
     "nsq_stat": "nsqd.cli.go.stat",
     "nsq_to_file": "nsqd.cli.go.nsq_to_file",
     "nsq_to_http": "nsqd.cli.go.nsq_to_http",
+    "nsq_to_nsq": "nsqd.cli.go.nsq_to_nsq",
     "to_nsq": "nsqd.cli.go.to_nsq",
 }
 PATIENCE_S = 40.0

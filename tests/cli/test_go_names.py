@@ -116,7 +116,9 @@ def test_nsq_stat_ends_with_1_if_there_is_no_such_channel(
     shell.run("nsq_stat", *argv, code=1)
 
 
-@pytest.mark.parametrize("tool", ["nsq_tail", "nsq_stat", "to_nsq", "nsq_to_file", "nsq_to_http"])
+@pytest.mark.parametrize(
+    "tool", ["nsq_tail", "nsq_stat", "to_nsq", "nsq_to_file", "nsq_to_http", "nsq_to_nsq"]
+)
 def test_flags_and_defaults_are_those_of_go(
     shell: Shell, find_go_tool: FindTool, tool: str
 ) -> None:
