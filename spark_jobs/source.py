@@ -29,6 +29,7 @@ Options of a read (names are case-insensitive):
     minPartitions    at least so many partitions
     node             the value of the column node; default: the directory's name, or host:port
     maxMsgSize       nsqd's --max-msg-size, if that was raised
+    s3.endpoint, s3.region, s3.accessKey, s3.secretKey, s3.accessKeyFile, ...  an object store
 
 `spark_jobs.read.kafka_names` has the options that are named as in spark-sql-kafka.
 `spark_jobs.write.sink` has the options of a write, `spark_jobs.read.stream` those of a stream.
@@ -37,6 +38,7 @@ The directory may belong to a running nsqd: nothing is written or locked.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import ClassVar, cast
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import (
@@ -48,40 +50,59 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from spark_jobs.object_store import find_hadoop_options
 from spark_jobs.read.columns import arrow_schema, message_schema
 from spark_jobs.read.files.corruption import CORRUPTION_SCHEMA
 from spark_jobs.read.fleet.options import PLACE_OPTIONS
 from spark_jobs.read.fleet.snapshot import keep_snapshot, with_file
 from spark_jobs.read.inventory import take_inventory
-from spark_jobs.read.options import Table, parse_read_options
+from spark_jobs.read.options import ReadOptions, Table, parse_read_options
 from spark_jobs.read.reader import FilteringNsqReader, NsqReader, ignore_closed_pipes
 from spark_jobs.read.stream import NsqStreamReader
 from spark_jobs.write.options import SinkOptions, parse_sink_options
 from spark_jobs.write.sink import NsqStreamWriter, NsqWriter, check_sink_schema
 
 FORMAT = "nsq"
+_KEY_OPTIONS = (
+    *("s3.accesskey", "s3.secretkey", "s3.sessiontoken"),
+    *("s3.accesskeyfile", "s3.secretkeyfile"),
+)
 PUSHDOWN_SETTING = "spark.sql.python.filterPushdown.enabled"
 
 
 class NsqDataSource(DataSource):
     """The format `nsq`; the options alone decide which rows are read."""
 
+    # The session's settings of object stores, as options; those of a read come before them.
+    store_options: ClassVar[dict[str, str]] = {}
+
     @classmethod
     def name(cls) -> str:
         return FORMAT
 
+    def _read_options(self, *, is_stream: bool = False) -> ReadOptions:
+        given = {name.lower() for name in self.options}
+        # The keys of a read are not mixed with those of the session.
+        has_keys = not given.isdisjoint(_KEY_OPTIONS)
+        more = {
+            name: text
+            for name, text in self.store_options.items()
+            if name.lower() not in given and not (has_keys and name.lower() in _KEY_OPTIONS)
+        }
+        return parse_read_options({**more, **self.options}, is_stream=is_stream)
+
     def schema(self) -> StructType:
         ignore_closed_pipes()
-        options = parse_read_options(self.options)
+        options = self._read_options()
         if options.table is Table.CORRUPT_RECORDS:
             return CORRUPTION_SCHEMA
         return message_schema(options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return NsqReader(parse_read_options(self.options), schema)
+        return NsqReader(self._read_options(), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        options = parse_read_options(self.options, is_stream=True)
+        options = self._read_options(is_stream=True)
         if options.table is not Table.MESSAGES:
             raise ValueError("a stream has messages only; read the table corrupt_records at once")
         return NsqStreamReader(options, arrow_schema(schema))
@@ -106,11 +127,13 @@ class FilteringNsqDataSource(NsqDataSource):
     """
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return FilteringNsqReader(parse_read_options(self.options), schema)
+        return FilteringNsqReader(self._read_options(), schema)
 
 
 def register(spark: SparkSession, *, pushes_filters: bool = False) -> None:
     """Make the format `nsq` known to a session.
+
+    Hadoop's settings `fs.s3a.*` of the session are taken over as they are now.
 
     Args:
         pushes_filters: apply a query's filters before the read; `FilteringNsqDataSource` says when
@@ -118,9 +141,25 @@ def register(spark: SparkSession, *, pushes_filters: bool = False) -> None:
     """
     if pushes_filters:
         spark.conf.set(PUSHDOWN_SETTING, "true")
-        spark.dataSource.register(FilteringNsqDataSource)
-    else:
-        spark.dataSource.register(NsqDataSource)
+    kind = FilteringNsqDataSource if pushes_filters else NsqDataSource
+    found = find_hadoop_options(lambda name: _find_setting(spark, name))
+    if found:
+        # Made here, so that Spark's copy of the class has the value: it takes no class by its name
+        # that no module has.
+        attributes = {"store_options": found, "__module__": __name__}
+        kind = cast(type[NsqDataSource], type(kind.__name__, (kind,), attributes))
+    spark.dataSource.register(kind)
+
+
+def _find_setting(spark: SparkSession, name: str) -> str | None:
+    """Return one of Hadoop's settings: the session's own, or those that Spark was started with."""
+    for key in (name, f"spark.hadoop.{name}"):
+        text = spark.conf.get(key, None)
+        if text is not None:
+            return text
+    # Files of settings, such as core-site.xml, are known to Java alone; Spark Connect has none.
+    java = getattr(spark, "_jsc", None)
+    return None if java is None else java.hadoopConfiguration().get(name)
 
 
 @contextmanager

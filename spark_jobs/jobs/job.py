@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
 from diskqueue.tools.plain_text import escape_text
 from spark_jobs.jobs.progress import Progress
+from spark_jobs.object_store import StoreSettings, parse_store_options
 from spark_jobs.read.columns import DAMAGE_COLUMN
 from spark_jobs.read.fleet.client import NodeError
 from spark_jobs.read.fleet.snapshot import keep_snapshot, with_file
@@ -85,6 +86,7 @@ def add_place_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DATA_DIR",
         help="data path of an nsqd, or a copy of it; a glob or a URI such as s3://bucket/node1",
     )
+    add_store_arguments(parser)
     nodes = parser.add_argument_group("running nodes, instead of DATA_DIR")
     nodes.add_argument(
         "--lookupd", metavar="HOST:PORT,...", help="all nodes of nsqlookupd (HTTP, port 4161)"
@@ -99,8 +101,41 @@ def add_place_arguments(parser: argparse.ArgumentParser) -> None:
     nodes.add_argument("--https-insecure", action="store_true", help="trust any certificate")
 
 
+def add_store_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare how to reach an object store; a key is in no argument, which others can see."""
+    store = parser.add_argument_group("object store, for s3://; default: AWS's variables and files")
+    store.add_argument("--s3-endpoint", metavar="URL", help="such as http://127.0.0.1:9000")
+    store.add_argument("--s3-region", metavar="NAME")
+    store.add_argument("--s3-access-key-file", metavar="FILE", help="with the access key")
+    store.add_argument("--s3-secret-key-file", metavar="FILE", help="with the secret key")
+
+
+def store_options(args: argparse.Namespace) -> dict[str, str]:
+    """Return the options that say how to reach an object store."""
+    given = {
+        "s3.endpoint": args.s3_endpoint,
+        "s3.region": args.s3_region,
+        "s3.accessKeyFile": args.s3_access_key_file,
+        "s3.secretKeyFile": args.s3_secret_key_file,
+    }
+    return {name: text for name, text in given.items() if text is not None}
+
+
+def store_settings(args: argparse.Namespace) -> StoreSettings:
+    """Return how to reach an object store.
+
+    Raises:
+        JobError: an argument is wrong.
+    """
+    given = {name.lower(): text for name, text in store_options(args).items()}
+    try:
+        return parse_store_options(given)
+    except ValueError as error:
+        raise JobError(str(error)) from error
+
+
 def place_options(args: argparse.Namespace) -> dict[str, str]:
-    """Return the options that say which nodes to read; none for directories.
+    """Return the options that say which nodes to read, and how to reach directories.
 
     Raises:
         JobError: neither directories nor nodes are given, or both.
@@ -121,7 +156,7 @@ def place_options(args: argparse.Namespace) -> dict[str, str]:
         options["tlsInsecure"] = "true"
     if bool(args.data_dir) == bool(args.lookupd or args.nsqd):
         raise JobError("say what to read: DATA_DIR, --lookupd HOST:PORT or --nsqd HOST:PORT")
-    return options
+    return options | store_options(args)
 
 
 def parse_arguments(
@@ -176,6 +211,7 @@ class Selection:
             place = {} if "lookupd" in self._options or "nsqd" in self._options else {"path": "x"}
             self._parsed = parse_read_options(self._options | place)
             self._parsed = replace(self._parsed, paths=tuple(self._paths))
+            self._places = self._parsed.places
             if self._parsed.fleet is not None:
                 _, path = self._resources.enter_context(keep_snapshot(self._parsed))
                 self._parsed = with_file(self._parsed, path)
@@ -202,6 +238,11 @@ class Selection:
     def options(self) -> ReadOptions:
         """The options of a read of the selection, parsed."""
         return replace(self._parsed, allows_missing=True)
+
+    @property
+    def places(self) -> list[str]:
+        """Where the queues are, for people."""
+        return self._places
 
     @property
     def is_fleet(self) -> bool:

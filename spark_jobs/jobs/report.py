@@ -24,6 +24,7 @@ from spark_jobs.jobs.job import (
     format_bytes,
     plural,
     run_job,
+    store_settings,
 )
 from spark_jobs.jobs.progress import Progress
 from spark_jobs.jobs.report_figures import Counting, Report
@@ -88,11 +89,12 @@ def run(args: argparse.Namespace) -> None:
     progress = Progress()
     selection = Selection(args)
     try:
-        OutputDirectory(args.output).make()
+        output = OutputDirectory(args.output, store_settings(args))
+        output.make()
     except (OSError, ValueError) as error:
-        raise JobError(f"cannot write to {args.output}: {error}") from error
+        raise JobError(f"cannot write to --output: {error}") from error
     progress.step(f"reading {selection.describe()}")
-    report = Report(list(args.data_dir), args.origin, datetime.now(UTC))
+    report = Report(selection.places, args.origin, datetime.now(UTC))
     with (
         open_session("nsqd report", master=args.master, memory=args.memory) as spark,
         progress.watching(spark),
@@ -103,19 +105,18 @@ def run(args: argparse.Namespace) -> None:
         finally:
             counting.close()
     try:
-        write_report(report, args.output)
+        write_report(report, output)
     except OSError as error:
-        raise JobError(f"cannot write to {args.output}: {error}") from error
-    _summarise(report, args.output, progress)
+        raise JobError(f"cannot write to {output.name}: {error}") from error
+    _summarise(report, output.name, progress)
 
 
-def write_report(report: Report, output: str) -> None:
+def write_report(report: Report, directory: OutputDirectory) -> None:
     """Write the page and the tables.
 
     Raises:
         OSError: they cannot be written.
     """
-    directory = OutputDirectory(output)
     tables = table_rows(report)
     for name, schema in TABLE_SCHEMAS.items():
         buffer = pa.BufferOutputStream()

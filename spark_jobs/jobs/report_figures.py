@@ -265,7 +265,9 @@ def _dicts(frame: DataFrame, max_rows: int) -> list[_Row]:
 def _read_body(queue: Queue, row: _Row) -> str | None:
     """Return the first bytes of a record's body as text, or None if its segment is gone."""
     try:
-        with Directory(queue.directory).open_file(queue.file_name(row["segment"])) as file:
+        with Directory(queue.directory, queue.store).open_file(
+            queue.file_name(row["segment"])
+        ) as file:
             file.seek(row["offset"])
             start = file.read(PREFIX_BYTES + HEADER_BYTES + _PREVIEW_BYTES)
     except FileNotFoundError:

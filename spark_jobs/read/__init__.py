@@ -6,5 +6,5 @@ plan.py       from queues to partitions: bounds.py by offset and time, predicate
 reader.py     a batch read
 stream.py     a tail: look.py finds where queues end, metrics.py how far; offsets.py for checkpoints
 files/        queues in directories, and reading of segments         fleet/  queues of running nodes
-Called by source.py and by the jobs. May import diskqueue, option_values, tls.
+Called by source.py and by the jobs. May import diskqueue, option_values, object_store, tls.
 """

@@ -155,7 +155,7 @@ def read_at(queue: Queue, number: int, offset: int, size: int) -> bytes:
         OSError: the file cannot be read.
     """
     try:
-        with Directory(queue.directory).open_file(queue.file_name(number)) as file:
+        with Directory(queue.directory, queue.store).open_file(queue.file_name(number)) as file:
             file.seek(offset)
             content: bytes = file.read(size)
             return content

@@ -4,12 +4,19 @@ import enum
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
 from diskqueue.envelope import HEADER_BYTES
 from diskqueue.segment import RecordLimits
+from spark_jobs.object_store import (
+    AMBIENT,
+    STORE_OPTIONS,
+    StoreSettings,
+    parse_store_options,
+    split_uri,
+)
 from spark_jobs.option_values import (
     parse_bool,
     parse_count,
@@ -54,6 +61,7 @@ READ_OPTIONS = (
     "failOnDataLoss",
     "allowMissing",
     "minPartitions",
+    *STORE_OPTIONS,
     *FLEET_OPTIONS,
     *KAFKA_OPTIONS,
 )
@@ -89,9 +97,12 @@ class ReadOptions:
     `spark_jobs.source` explains the options.
     """
 
-    paths: tuple[str, ...]
+    # As they were given: a URI may hold keys.
+    paths: tuple[str, ...] = field(repr=False)
     # The nodes to ask over HTTP, instead of paths.
     fleet: FleetOptions | None = None
+    # How to reach directories in an object store.
+    store: StoreSettings = AMBIENT
     topics: tuple[str, ...] = ("*",)
     # A regular expression that names of topics must match, too.
     topic_pattern: str | None = None
@@ -135,9 +146,16 @@ class ReadOptions:
         return self.since_ns is not None or self.until_ns is not None
 
     @property
+    def places(self) -> list[str]:
+        """Where the queues are, for messages to people: without what only opens the door."""
+        if self.fleet is not None:
+            return [self.fleet.describe()]
+        return [split_uri(path, self.store)[0] for path in self.paths]
+
+    @property
     def place(self) -> str:
-        """Where the queues are, for messages to people."""
-        return ", ".join(self.paths) if self.fleet is None else self.fleet.describe()
+        """Where the queues are, in a line."""
+        return ", ".join(self.places)
 
     def selects(self, topic: str, channel: str | None) -> bool:
         """Say whether a queue is one of those to read."""
@@ -171,6 +189,7 @@ def parse_read_options(options: Mapping[str, str], *, is_stream: bool = False) -
     return ReadOptions(
         paths=_parse_paths(given, needs_one=fleet is None),
         fleet=fleet,
+        store=parse_store_options(given),
         topics=_split(given.get("topic", "*")),
         topic_pattern=_parse_pattern(given.get("subscribepattern")),
         channels=None if channels is None else _split(channels),

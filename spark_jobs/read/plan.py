@@ -145,6 +145,7 @@ def make_slice(queue: Queue, number: int, start: int, end: int) -> SegmentSlice:
         identity=identity_of(queue.generation) if queue.is_remote and not queue.lease else "",
         lease=queue.lease,
         due=due,
+        store=queue.store,
     )
 
 
@@ -231,7 +232,7 @@ def _segment_slices(queue: Queue, options: ReadOptions) -> Iterator[SegmentSlice
 def _bad_slices(queue: Queue) -> Iterator[SegmentSlice]:
     for file_name, (number, size) in queue.bad_files.items():
         constants = Constants(queue.node, queue.topic, queue.channel, number, is_bad=True)
-        yield SegmentSlice(queue.directory, file_name, 0, size, constants)
+        yield SegmentSlice(queue.directory, file_name, 0, size, constants, store=queue.store)
 
 
 def _cut(

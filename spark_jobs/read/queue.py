@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 
 from diskqueue import layout
+from spark_jobs.object_store import AMBIENT, StoreSettings
 from spark_jobs.read.options import Origin, ReadOptions
 
 
@@ -97,6 +98,8 @@ class Queue:
     parts: tuple[Part, ...] = ()
     due: Part | None = None
     faults: tuple[Problem, ...] = ()
+    # How to reach the directory.
+    store: StoreSettings = AMBIENT
 
     @property
     def topic(self) -> str:

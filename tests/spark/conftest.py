@@ -17,6 +17,7 @@ os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 from pyspark.sql import SparkSession
 
 from spark_jobs import register
+from tests.support.s3_server import S3Server, Store
 
 # Starting a JVM on a busy machine takes its time.
 TIMEOUT_S = 300
@@ -41,6 +42,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.xdist_group("spark"))
             for category, text in _PY4J_WARNINGS:
                 item.add_marker(pytest.mark.filterwarnings(f"ignore:{text}:{category.__name__}"))
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """The only object store of a run."""
+    server = S3Server()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def store(s3_server: S3Server) -> Store:
+    """An empty bucket."""
+    return s3_server.make_store()
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,6 @@ scan.py        read slices, on an executor    records.py     where records start
 corruption.py  the table corrupt_records      identity.py    which queue it is
 due.py         due times of records           nsqd_dat.py    queues that nsqd knows
 open_segments.py  segments that a stream keeps open
-Called by the modules of read/ and the jobs. May import diskqueue, fleet's files and read's options,
-columns, queue and predicate.
+Called by the modules of read/ and the jobs. May import diskqueue, object_store,
+fleet's files and read's options, columns, queue and predicate.
 """

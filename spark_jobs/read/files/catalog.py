@@ -14,7 +14,7 @@ import logging
 import os
 import re
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -22,6 +22,7 @@ import numpy as np
 
 from diskqueue import layout, sidecar
 from diskqueue.errors import CorruptMetadataError
+from spark_jobs.object_store import split_uri
 from spark_jobs.read.files.directory import Directory, expand
 from spark_jobs.read.options import Origin, ReadOptions
 from spark_jobs.read.queue import NOTHING_FINISHED, FinishedRecords, Queue
@@ -54,7 +55,7 @@ def find_queues(options: ReadOptions) -> list[Queue]:
     queues: list[Queue] = []
     for node, directory in find_directories(options):
         if options.origin is Origin.ARCHIVE:
-            directory = Directory(directory.path_of(ARCHIVE_DIRECTORY))
+            directory = directory.child(ARCHIVE_DIRECTORY)
             if not directory.exists():
                 continue
         queues += _Listing(directory, node, options).queues()
@@ -68,23 +69,23 @@ def find_directories(options: ReadOptions) -> list[tuple[str, Directory]]:
         FileNotFoundError: a directory does not exist.
         OSError: a directory cannot be read.
     """
-    data_paths = list(dict.fromkeys(_expand_all(options.paths)))
+    directories = {each.name: each for each in _expand_all(options)}
+    data_paths = list(directories)
     nodes = [options.node] * len(data_paths) if options.node else node_names(data_paths)
-    found = []
-    for node, data_path in zip(nodes, data_paths, strict=True):
-        directory = Directory(data_path)
+    for name, directory in directories.items():
         if not directory.exists():
-            raise FileNotFoundError(f"no such data directory: {data_path}")
-        found.append((node, directory))
-    return found
+            raise FileNotFoundError(f"no such data directory: {name}")
+    return list(zip(nodes, directories.values(), strict=True))
 
 
-def _expand_all(paths: Iterable[str]) -> Iterator[str]:
-    for path in paths:
-        found = expand(path)
+def _expand_all(options: ReadOptions) -> Iterator[Directory]:
+    for path in options.paths:
+        found = expand(path, options.store)
         if not found:
-            raise FileNotFoundError(f"no data directory matches {path}")
-        yield from (name.rstrip("/") or "/" for name in found)
+            raise FileNotFoundError(
+                f"no data directory matches {split_uri(path, options.store)[0]}"
+            )
+        yield from found
 
 
 def node_names(paths: list[str]) -> list[str]:
@@ -132,7 +133,10 @@ class _Listing:
             OSError: a file or the directory cannot be read.
         """
         names = self._selected(self._directory.list_files())
-        queues = [Queue(self._node, self._directory.name, name) for name in sorted(names)]
+        place = self._directory.name
+        queues = [
+            Queue(self._node, place, name, store=self._directory.store) for name in sorted(names)
+        ]
         self._read_metadata(queues)
         self._read_finished(self._read_sizes(queues))
         self._read_identities(queues)
@@ -249,7 +253,7 @@ def read_node_id(directory: Directory, options: ReadOptions) -> str | None:
     """
     if options.origin is not Origin.ARCHIVE:
         return _read_identity(directory, _NODE_FILE)
-    found = _read_identity(Directory(directory.name.rpartition("/")[0]), _NODE_FILE)
+    found = _read_identity(directory.parent(), _NODE_FILE)
     return found and f"{found}/{ARCHIVE_DIRECTORY}"
 
 

@@ -1,7 +1,9 @@
 """Directories and files, local or remote, through pyarrow.fs.
 
-A data directory is named by a plain path or by a URI. Names of queue files are joined to the path
-*inside* the file system, never to the URI: they may contain `#`, `%` and `:`.
+A data directory is named by a plain path or by a URI. `expand` parts a URI into its place
+and how to reach it before anything else: a name shows no query and no key, and is what is globbed.
+Names of queue files are joined to the path *inside* the file system, never to the URI: they may
+contain `#`, `%` and `:`.
 """
 
 import contextlib
@@ -10,34 +12,54 @@ import mmap
 import os
 import re
 from functools import lru_cache
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 from pyarrow import fs
 
+from diskqueue import layout
+from spark_jobs.object_store import AMBIENT, StoreSettings, is_s3, split_uri
+
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-# Hadoop's names of Arrow's s3.
-_S3_SCHEMES = ("s3a://", "s3n://")
 _GLOB = re.compile(r"[*?\[]")
 _BRACES = re.compile(r"\{([^{}]*)\}")
+# All but %, # and ?, which mean something in a URI.
+_PLAIN = " !\"$&'()*+,-./:;<=>@[\\]^_`{|}~"
 _MAX_GLOB_DIRECTORIES = 100_000
+# With an endpoint of one's own any region does, and nobody has to be asked for it.
+_DEFAULT_REGION = "us-east-1"
+_CONNECT_TIMEOUT_S = 10.0
+_REQUEST_TIMEOUT_S = 60.0
+_MAX_ATTEMPTS = 5
 
 
 class Directory:
     """A directory, which need not exist."""
 
-    __slots__ = ("_filesystem", "_path", "name")
+    __slots__ = ("_filesystem", "_path", "name", "store")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, store: StoreSettings = AMBIENT) -> None:
         """Open the file system.
 
         Args:
-            name: a path, or a URI that pyarrow.fs can open.
+            name: a path, or a URI that pyarrow.fs can open, without a query.
 
         Raises:
             ValueError: there is no such kind of file system.
+            OSError: it cannot be reached.
         """
         self.name = name.rstrip("/") or "/"
-        self._filesystem, self._path = _open_filesystem(self.name)
+        self.store = store
+        self._filesystem, self._path = _open_filesystem(self.name, store)
+
+    def child(self, name: str) -> "Directory":
+        """Return a directory in this one."""
+        shown = quote(name, safe=_PLAIN) if _URI.match(self.name) else name
+        return Directory(self.path_of(shown), self.store)
+
+    def parent(self) -> "Directory":
+        """Return the directory that this one is in."""
+        return Directory(self.name.rpartition("/")[0] or "/", self.store)
 
     @property
     def is_local(self) -> bool:
@@ -147,7 +169,7 @@ class Directory:
 class OutputDirectory:
     """A directory to write results to; made when it is not there."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, store: StoreSettings = AMBIENT) -> None:
         """Open the file system.
 
         Args:
@@ -155,8 +177,16 @@ class OutputDirectory:
 
         Raises:
             ValueError: there is no such kind of file system.
+            OSError: it cannot be reached.
         """
-        self._filesystem, self._path = _open_filesystem(name.rstrip("/") or "/")
+        place, self._store = split_uri(name, store)
+        self.name = place.rstrip("/") or "/"
+        self._filesystem, self._path = _open_filesystem(self.name, self._store)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether its files are this machine's own."""
+        return isinstance(self._filesystem, fs.LocalFileSystem)
 
     def make(self) -> None:
         """Make the directory now, so that a job fails before its work and not after.
@@ -166,19 +196,32 @@ class OutputDirectory:
         """
         self._filesystem.create_dir(self._path, recursive=True)
 
+    def reading(self) -> Directory:
+        """Return the same directory to read from."""
+        return Directory(self.name, self._store)
+
     def write(self, file_name: str, content: bytes) -> None:
-        """Write a file, in a directory below if its name says so.
+        """Write a file whole or not at all, in a directory below if its name says so.
 
         Raises:
             OSError: it cannot be written.
         """
-        path = f"{self._path.rstrip('/')}/{file_name}"
-        self._filesystem.create_dir(path.rpartition("/")[0], recursive=True)
+        path = self._make_room(file_name)
+        if self.is_local:
+            layout.write_atomically(path, content)
+            return
         with self._filesystem.open_output_stream(path) as stream:
             stream.write(content)
 
+    def _make_room(self, file_name: str) -> str:
+        """Return the path of a file, whose directory is made; an object store needs none."""
+        path = f"{self._path.rstrip('/')}/{file_name}"
+        if not is_s3(self.name):
+            self._filesystem.create_dir(path.rpartition("/")[0], recursive=True)
+        return path
 
-def expand(pattern: str) -> list[str]:
+
+def expand(pattern: str, store: StoreSettings = AMBIENT) -> list[Directory]:
     """Return the directories that a path, a glob or a URI stands for; none if a glob finds none.
 
     A glob has `*`, `?`, `[a-z]` and `{a,b}`, as everywhere in Spark.
@@ -187,16 +230,28 @@ def expand(pattern: str) -> list[str]:
         ValueError: there is no such kind of file system.
         OSError: a directory cannot be listed.
     """
+    return _expand(*split_uri(pattern, store))
+
+
+def _expand(pattern: str, store: StoreSettings) -> list[Directory]:
     braces = _BRACES.search(pattern)
-    if not (braces or _GLOB.search(pattern)) or Directory(pattern).exists():
-        return [pattern]
+    if not (braces or _GLOB.search(pattern)):
+        return [Directory(pattern, store)]
+    # A bucket's name has no such characters; only a path may look like a glob and be none.
+    authority = _authority(pattern)
+    is_plain = not (_GLOB.search(authority) or _BRACES.search(authority))
+    if is_plain and Directory(pattern, store).exists():
+        return [Directory(pattern, store)]
     if braces:
         head, tail = pattern[: braces.start()], pattern[braces.end() :]
         choices = [f"{head}{choice}{tail}" for choice in braces[1].split(",")]
-        return [name for choice in choices for name in expand(choice) if Directory(name).exists()]
+        return [each for choice in choices for each in _expand(choice, store) if each.exists()]
     parts = pattern.rstrip("/").split("/")
     first = next(i for i, part in enumerate(parts) if _GLOB.search(part))
-    found = ["/".join(parts[:first]) or ("/" if pattern.startswith("/") else ".")]
+    if not is_plain:
+        raise ValueError(f"the name of a bucket or host is no pattern: {pattern}")
+    start = "/".join(parts[:first]) or ("/" if pattern.startswith("/") else ".")
+    found = [Directory(start, store)]
     for part in parts[first:]:
         found = [
             child
@@ -207,13 +262,17 @@ def expand(pattern: str) -> list[str]:
     return found
 
 
-def _match_children(parent: str, pattern: str) -> list[str]:
-    directory = Directory(parent)
+def _authority(pattern: str) -> str:
+    """Return the bucket or host of a URI; nothing for a path."""
+    return pattern.partition("://")[2].partition("/")[0]
+
+
+def _match_children(directory: Directory, pattern: str) -> list[Directory]:
     if not _GLOB.search(pattern):
-        child = directory.path_of(pattern)
-        return [child] if Directory(child).exists() else []
+        child = Directory(directory.path_of(pattern), directory.store)
+        return [child] if child.exists() else []
     return [
-        directory.path_of(name)
+        directory.child(name)
         for name in directory.list_directories()
         if fnmatch.fnmatchcase(name, pattern) and not name.startswith(".")
     ]
@@ -228,15 +287,38 @@ def _is_text(name: str) -> bool:
     return True
 
 
-@lru_cache(maxsize=64)
-def _open_filesystem(name: str) -> tuple[fs.FileSystem, str]:
+def _open_filesystem(name: str, store: StoreSettings) -> tuple[fs.FileSystem, str]:
     if not _URI.match(name):
         return fs.LocalFileSystem(), name
-    for scheme in _S3_SCHEMES:
-        if name.startswith(scheme):
-            name = "s3://" + name.removeprefix(scheme)
+    if is_s3(name):
+        place = name.partition("://")[2]
+        return _open_s3(place.partition("/")[0], store), unquote(place)
     try:
-        filesystem, path = fs.FileSystem.from_uri(name)
+        filesystem, path = fs.FileSystem.from_uri(f"{name}?{store.query}" if store.query else name)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise ValueError(f"cannot open {name}: {error}") from error
+        # The error's own text may have the query, and so a key.
+        reason = "its query is not valid" if store.query else error
+        raise ValueError(f"cannot open {name}: {reason}") from None
     return filesystem, path
+
+
+@lru_cache(maxsize=64)
+def _open_s3(bucket: str, store: StoreSettings) -> fs.FileSystem:
+    if not bucket:
+        raise ValueError("a URI of S3 names a bucket: s3://bucket/path")
+    scheme, _, host = (store.endpoint or "").partition("://")
+    region = store.region
+    if region is None:
+        region = _DEFAULT_REGION if store.endpoint else fs.resolve_s3_region(bucket)
+    keys = store.keys
+    return fs.S3FileSystem(
+        access_key=keys and keys.access_key,
+        secret_key=keys and keys.secret_key,
+        session_token=keys and keys.session_token,
+        region=region,
+        scheme=scheme or None,
+        endpoint_override=host or None,
+        connect_timeout=_CONNECT_TIMEOUT_S,
+        request_timeout=_REQUEST_TIMEOUT_S,
+        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=_MAX_ATTEMPTS),
+    )

@@ -89,7 +89,9 @@ def _find_same_part(queue: Queue, part: str) -> bool | None:
 
 
 def _find_fingerprint(queue: Queue, number: int) -> str | None:
-    start = Directory(queue.directory).read_start(queue.file_name(number), _FINGERPRINT_BYTES)
+    start = Directory(queue.directory, queue.store).read_start(
+        queue.file_name(number), _FINGERPRINT_BYTES
+    )
     if start is None or len(start) < PREFIX_BYTES:
         return None
     (length,) = PREFIX.unpack_from(start)
@@ -105,5 +107,11 @@ def is_still(directory: Directory, name: str, identity: str) -> bool:
     Raises:
         OSError: a file cannot be read.
     """
-    queue = Queue("", directory.name, name, generation=read_generation(directory, name))
+    queue = Queue(
+        "",
+        directory.name,
+        name,
+        generation=read_generation(directory, name),
+        store=directory.store,
+    )
     return find_same(queue, identity) is not False

@@ -17,6 +17,7 @@ from pyspark.sql.datasource import InputPartition
 
 from diskqueue.salvage import find_spans
 from diskqueue.segment import PREFIX, PREFIX_BYTES, Damage, RecordLimits, find_damage
+from spark_jobs.object_store import AMBIENT, StoreSettings
 from spark_jobs.read.columns import DAMAGE_COLUMN, Constants
 from spark_jobs.read.files.directory import Directory
 from spark_jobs.read.files.due import DueTimes
@@ -58,6 +59,8 @@ class SegmentSlice:
     # Of a snapshot: the lease under which to read, and the file with the due times.
     lease: str = ""
     due: DueTimes | None = None
+    # How to reach the directory.
+    store: StoreSettings = AMBIENT
 
     @property
     def is_remote(self) -> bool:
@@ -238,7 +241,7 @@ def _scan(
 def _scan_local(
     each: SegmentSlice, buffer: bytearray, options: ReadOptions
 ) -> Iterator[Records | Corruption]:
-    directory = Directory(each.directory)
+    directory = Directory(each.directory, each.store)
     if each.constants.is_bad:
         yield from _salvage(each, directory.read_whole(each.file_name), options.limits)
         return
