@@ -12,6 +12,7 @@ from functools import partial
 from typing import TypeAlias
 
 from diskqueue.layout import QueueFiles, has_metadata
+from nsqd.broker.archive.archive import Safety
 from nsqd.broker.archive.keeper import ArchiveKeeper
 from nsqd.broker.archive.retention import NO_RETENTION, Retention
 from nsqd.broker.channel import Channel, ChannelSettings
@@ -98,7 +99,8 @@ class Broker:
         # Keeps the history of all topics; None unless it was asked for.
         self.archives: ArchiveKeeper | None = None
         if settings.retention.is_on:
-            self.archives = ArchiveKeeper(settings.retention, settings.disk, scheduler)
+            safety = _find_archive_safety(settings)
+            self.archives = ArchiveKeeper(settings.retention, settings.disk, scheduler, safety)
         self._settings = settings
         self._scheduler = scheduler
         self._ids = ids
@@ -353,6 +355,13 @@ class Broker:
     def _announce(self, topic: Topic, channel: Channel | None) -> None:
         for listener in self.listeners:
             listener(topic, channel)
+
+
+def _find_archive_safety(settings: BrokerSettings) -> Safety:
+    """Return how safe the archives are to be: as safe as the queues."""
+    if settings.mem_queue_size:
+        return Safety.GATHERED
+    return Safety.SYNCED if settings.disk.sync_every == 1 else Safety.WRITTEN
 
 
 def _group(topics: Iterable[Topic]) -> Iterator[list[Topic]]:

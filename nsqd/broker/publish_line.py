@@ -26,6 +26,7 @@ from functools import partial
 from itertools import accumulate
 from typing import Protocol
 
+from nsqd.broker.archive.archive import Archive
 from nsqd.broker.errors import ClosedError, DepthLimitError
 from nsqd.broker.queue.batch import AnyBatch, Batch
 from nsqd.broker.queue.ids import MessageIdFactory
@@ -94,6 +95,8 @@ class Publish:
 
 class Entrance(Protocol):
     """The topic, as its line sees it."""
+
+    archive: Archive | None
 
     def admit_large(self, publish: Publish) -> None:
         """Check that a large publish is accepted, when it gets in line.
@@ -358,6 +361,8 @@ class PublishLine:
             self._entrance.note_published(publish)
             if publish.is_large:
                 self._scheduler.share(publish.free)
+        if self._entrance.archive is not None:
+            synced = self._entrance.archive.await_written(synced)
         if synced is None:
             _settle(group, None)
         else:

@@ -22,7 +22,7 @@ from nsqd.broker.limits.overrides import NO_OVERRIDES
 from nsqd.broker.limits.queue_bounds import Losses
 from nsqd.broker.limits.topic_bounds import TopicBounds
 from nsqd.broker.publish_line import Destination, LineState, Publish, PublishLine
-from nsqd.broker.queue.batch import AnyBatch, Batch, MixedBatch, Piece
+from nsqd.broker.queue.batch import AnyBatch, Batch, MixedBatch, Piece, RecordedBatch
 from nsqd.broker.queue.ids import SEQUENCE_COUNT, MessageIdFactory
 from nsqd.broker.queue.message_queue import MessageQueue
 from nsqd.broker.queue.pending_put import Part, PutTarget, Transfer
@@ -137,16 +137,21 @@ class Topic:
             return None
         if count <= SEQUENCE_COUNT and not delay_s:
             prefix, first = self._ids.reserve(count, now_ns)
-            batch: AnyBatch = Batch(now_ns, prefix, first, tuple(bodies))
+            make_batch = Batch if self.archive is None else self.archive.batch_type
+            batch: AnyBatch = make_batch(now_ns, prefix, first, tuple(bodies))
         else:
             batch = self._make_batch(bodies, delay_s, now_ns)
         if self._line.state is not _LINE_IDLE or not self._put(batch):
             return self._line.publish(batch)
         self.message_count += count
         self.message_bytes += batch.body_bytes
+        receipt = self._receipts.make() if self._needs_sync else None
         if self.archive is not None:
             self.archive.add(batch)
-        return self._receipts.make() if self._needs_sync else None
+            receipt = self.archive.await_written(receipt)
+            if type(batch) is RecordedBatch:
+                batch.forget_records()
+        return receipt
 
     def publish_moved(
         self, bodies: Sequence[bytes], *, is_stored: bool, channel: Channel | None = None
@@ -231,6 +236,8 @@ class Topic:
         if self.archive is not None:
             for part in publish.parts:
                 self.archive.add(part.batch, None if part.chunk is None else part.chunk.data)
+                if isinstance(part.batch, RecordedBatch):
+                    part.batch.forget_records()
         if self.bounds is not None:
             self.bounds.trim_soon()
         self.rearrange()

@@ -5,9 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from diskqueue import DiskQueue, envelope
+from tests.crash.conftest import Play
 from tests.support.cluster import Cluster, Nsqd
 from tests.support.daemon_process import HOST
+from tests.support.faults.rounds import RoundFailedError
 from tests.support.v2_client import V2Client
 
 TOPIC = "t"
@@ -90,3 +94,31 @@ async def test_kills_between_deletions_leave_no_litter(cluster: Cluster) -> None
     assert kept == sorted(kept)
     assert kept[-1][0] == LIVES - 1
     assert not list(path.glob("*.bad"))
+
+
+@pytest.mark.parametrize("number", range(2))
+async def test_kills_leave_all_that_was_acknowledged_in_the_archive(
+    play_round: Play, number: int
+) -> None:
+    """With the flags by which a queue survives a kill, its history does."""
+    tally = await play_round(f"history-{number}")
+
+    assert tally.kills
+    assert tally.messages
+
+
+async def test_power_cuts_leave_all_that_was_acknowledged_in_the_archive(play_round: Play) -> None:
+    tally = await play_round("historycut-1")
+
+    assert tally.cuts
+
+
+async def test_history_that_is_not_synced_is_noticed(play_round: Play) -> None:
+    """The harness itself: it must be able to fail."""
+
+    async def play_rounds() -> None:
+        for number in range(10):
+            await play_round(f"historycut-{number}", "lie:fsync:archive:1+")
+
+    with pytest.raises(RoundFailedError, match="archive of"):
+        await play_rounds()

@@ -19,11 +19,19 @@ SYNC_S = 2.0
 class ArchiveRig(BrokerRig):
     """A broker that keeps history."""
 
-    def __init__(self, path: Path, *, max_bytes: int = 2**30, max_age_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        max_bytes: int = 2**30,
+        max_age_s: float = 0.0,
+        mem_queue_size: int = 10_000,
+        sync_every: int = 2500,
+    ) -> None:
         super().__init__(path)
         settings = BrokerSettings(
-            mem_queue_size=10_000,
-            disk=disk_settings(path),
+            mem_queue_size=mem_queue_size,
+            disk=disk_settings(path, sync_every=sync_every),
             channel=ChannelSettings(max_msg_timeout_s=900.0, max_consumers=0),
             retention=Retention(max_bytes, max_age_s),
         )

@@ -11,14 +11,16 @@ import contextlib
 import functools
 import logging
 import math
+import time
 from collections.abc import Callable
 from itertools import islice, takewhile
 
 from diskqueue.envelope import HEADER_BYTES
 from diskqueue.layout import QueueFiles, list_queues
-from nsqd.broker.archive.archive import Archive, Backlog
+from nsqd.broker.archive.archive import Archive, Backlog, Safety
 from nsqd.broker.archive.retention import RetainedLog, Retention
 from nsqd.broker.queue.backend import DiskSettings
+from nsqd.broker.queue.pace import Pace
 from nsqd.broker.queue.receipt import Receipt
 from nsqd.broker.scheduler import Scheduler, Timer
 
@@ -41,7 +43,14 @@ MAX_TICK_S = 60.0
 class ArchiveKeeper:
     """All archives of this node, and when their disk work is done."""
 
-    def __init__(self, retention: Retention, disk: DiskSettings, scheduler: Scheduler) -> None:
+    def __init__(
+        self,
+        retention: Retention,
+        disk: DiskSettings,
+        scheduler: Scheduler,
+        safety: Safety = Safety.GATHERED,
+    ) -> None:
+        self._safety = safety
         self._retention = retention
         self._disk = disk
         self._directory = disk.data_path / DIRECTORY_NAME
@@ -51,7 +60,8 @@ class ArchiveKeeper:
         self._unopened: dict[str, QueueFiles] | None = None
         # Deleted archives whose files are not gone yet, by the name of the topic.
         self._leaving: dict[str, Archive] = {}
-        self._backlog = Backlog(self._wake)
+        self._pace = Pace(scheduler.time, is_trusted=disk.is_trusted)
+        self._backlog = Backlog(self._wake, self._plan_sync, self._pace)
         # Archives with something to sync, and when that is due, in the order of these times.
         self._sync_due: dict[Archive, float] = {}
         self._failing: dict[Archive, OSError] = {}
@@ -102,7 +112,9 @@ class ArchiveKeeper:
             )
 
         segment_bytes = self._retention.segment_bytes(self._disk.max_bytes_per_file)
-        archive = Archive(topic_name, self._backlog, segment_bytes, open_log, self._remove)
+        archive = Archive(
+            *(topic_name, self._backlog, segment_bytes, open_log, self._remove), self._safety
+        )
         self._archives[topic_name] = archive
         self._backlog.announce(archive)
         return archive
@@ -201,9 +213,13 @@ class ArchiveKeeper:
             archive.encode()
         self._is_writing = True
 
+        pace, size_bytes = self._pace, self._backlog.size_bytes
+
         def write() -> None:
+            began = time.perf_counter()
             for archive in archives:
                 archive.write(now_ns)
+            pace.note_job(time.perf_counter() - began, size_bytes)
 
         self._scheduler.run_in_thread(write, functools.partial(self._end_writing, archives))
 
@@ -225,6 +241,12 @@ class ArchiveKeeper:
         self._arm_next()
 
     # --- rounds of syncs
+
+    def _plan_sync(self, archive: Archive) -> None:
+        """Sync an archive that was written to, when that is due."""
+        due = self._scheduler.time() + self._disk.sync_timeout_s
+        if self._sync_due.setdefault(archive, due) == due and not self._is_syncing:
+            self._arm(due)
 
     def _begin_syncing(self, now: float, now_ns: int) -> None:
         archives = list(takewhile(lambda archive: self._sync_due[archive] <= now, self._sync_due))

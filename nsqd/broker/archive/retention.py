@@ -173,6 +173,7 @@ class RetainedLog:
         self._name = name
         self._retention = retention
         self._segment_bytes = retention.segment_bytes(max_bytes_per_file)
+        self._max_segment_age_ns = retention.max_age_ns // SEGMENT_SHARE  # 0 is no bound
         self._limits = RecordLimits(max_record_bytes=max_record_bytes)
         self.generation = Generation(directory, name)
         # Readers that hold segments.
@@ -256,7 +257,7 @@ class RetainedLog:
         """
         if self._wants_new_segment(chunks[0], now_ns):
             self._begin_segment()
-        fitting = self._find_fitting(chunks)
+        fitting = _find_fitting(chunks, self.end.offset, self._segment_bytes)
         segment = self._segments[-1]
         is_first = not segment.state.end
         self._writer.append_buffers([chunk.data for chunk in fitting])
@@ -270,6 +271,28 @@ class RetainedLog:
         self._unsynced_count += count
         self.size_bytes += sum(len(chunk.data) for chunk in fitting)
         return len(fitting)
+
+    def append_now(self, data: bytes, record_count: int, now_ns: int) -> bool:
+        """Append records that were published now; return False if that needs a new segment.
+
+        Raises:
+            OSError: nothing was appended.
+        """
+        segment = self._segments[-1]
+        end = segment.state.end
+        if not end or end + len(data) > self._segment_bytes:
+            return False
+        max_age_ns = self._max_segment_age_ns
+        if max_age_ns and now_ns - segment.oldest_ns > max_age_ns:
+            return False
+        self._writer.append_buffers((data,))
+        self._is_unsynced = True
+        segment.newest_ns = max(segment.newest_ns, now_ns)
+        segment.record_count += record_count
+        self.record_count += record_count
+        self._unsynced_count += record_count
+        self.size_bytes += len(data)
+        return True
 
     def trim(self, now_ns: int) -> bool:
         """Drop the segments that are beyond the bounds; return whether there were any.
@@ -388,19 +411,8 @@ class RetainedLog:
             return False
         if segment.state.end + len(chunk.data) > self._segment_bytes:
             return True
-        max_age_ns = self._retention.max_age_ns
-        return bool(max_age_ns) and now_ns - segment.oldest_ns > max_age_ns // SEGMENT_SHARE
-
-    def _find_fitting(self, chunks: Iterable[Chunk]) -> list[Chunk]:
-        """Return the chunks that fit into the segment being written, at least the first."""
-        fitting: list[Chunk] = []
-        size_bytes = self._segments[-1].state.end
-        for chunk in islice(chunks, _MAX_BUFFERS):
-            size_bytes += len(chunk.data)
-            if fitting and size_bytes > self._segment_bytes:
-                break
-            fitting.append(chunk)
-        return fitting
+        max_age_ns = self._max_segment_age_ns
+        return bool(max_age_ns) and now_ns - segment.oldest_ns > max_age_ns
 
     def _begin_segment(self) -> None:
         """Complete the segment being written, unless it is empty."""
@@ -480,6 +492,17 @@ class RetainedLog:
                 segment.record_count += len(starts)
                 (newest_ns,) = _timestamp.unpack_from(block, starts[-1])
             segment.newest_ns = newest_ns
+
+
+def _find_fitting(chunks: Iterable[Chunk], size_bytes: int, max_bytes: int) -> list[Chunk]:
+    """Return the chunks that fit into a segment of that size, at least the first."""
+    fitting: list[Chunk] = []
+    for chunk in islice(chunks, _MAX_BUFFERS):
+        size_bytes += len(chunk.data)
+        if fitting and size_bytes > max_bytes:
+            break
+        fitting.append(chunk)
+    return fitting
 
 
 def _ensure_directory(path: str) -> None:

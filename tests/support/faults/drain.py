@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from diskqueue import DiskQueue
 from diskqueue.__main__ import main as diskqueue_main
+from diskqueue.envelope import decode
 from tests.support.faults.client import MESSAGE, HttpLink, LinkEndedError, Message, TcpLink
 from tests.support.faults.ledger import ATTEMPTS_SLACK, FIRST_CHANNEL, Expectation, Place
 from tests.support.faults.nsqd_process import NsqdProcess
@@ -180,3 +182,20 @@ def check_directory(path: Path) -> tuple[int, str]:
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         code = diskqueue_main(["check", str(path)])
     return code, output.getvalue()
+
+
+def compare_history(data_path: Path, expected: Expectation) -> list[str]:
+    """Tell which messages that were acknowledged the archive of a stopped daemon has not."""
+    problems = []
+    for topic, required in expected.history.items():
+        queue = DiskQueue(data_path / "archive", topic)
+        found: set[bytes] = set()
+        while (records := queue.read(1000, 2**20)) is not None:
+            found.update(decode(record).body for record in records)
+        missing = required - found
+        if missing:
+            shown = [body[:40] for body in sorted(missing)[:_SHOWN_COUNT]]
+            problems.append(
+                f"archive of {topic} lost {len(missing)} of {len(required)} messages: {shown}"
+            )
+    return problems

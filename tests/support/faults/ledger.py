@@ -76,6 +76,8 @@ class Expectation:
     allowed: dict[str, set[bytes]]  # by topic
     most_attempts: dict[Place, dict[bytes, int]]
     fewest_attempts: dict[Place, dict[bytes, int]]
+    # What the archive must have, if there is one, by topic.
+    history: dict[str, set[bytes]] = field(default_factory=lambda: defaultdict(set))
 
 
 class Ledger:
@@ -92,6 +94,8 @@ class Ledger:
         self._books: defaultdict[Place, ChannelBook] = defaultdict(ChannelBook)
         self._drops: list[Drop] = []
         self._was_dropping = False
+        # What was acknowledged in earlier lives, to topics that were not deleted since.
+        self._history: defaultdict[str, set[bytes]] = defaultdict(set)
         self._numbers = itertools.count()
 
     @property
@@ -161,6 +165,8 @@ class Ledger:
         drop = Drop(topic, channel, self.read_clock(), certain)
         self._drops.append(drop)
         self._mark_dropped(drop, batch)
+        if channel is None:
+            self._history.pop(topic, None)  # emptied or deleted, and the archive with it
         return drop
 
     def end_drop(self, drop: Drop, *, is_certain: bool) -> None:
@@ -205,6 +211,8 @@ class Ledger:
         """
         due = position if acked_before is None else acked_before
         expected = Expectation({}, {}, {}, {}, {})
+        for topic, bodies in self._history.items():
+            expected.history[topic] |= bodies
         for topic in self.channels:
             expected.allowed[topic] = set()
             for channel in self._places(topic):
@@ -225,6 +233,11 @@ class Ledger:
                 expected.allowed[sent.topic].add(sent.body)
                 if self._acked_position(sent, sends) < due:
                     self._require(sent, expected, position)
+                    if all(
+                        self._books[sent.topic, channel].dropped.get(sent.body, NEVER) > position
+                        for channel in sent.channels
+                    ):
+                        expected.history[sent.topic].add(sent.body)
         return expected
 
     def _places(self, topic: str) -> set[str]:
@@ -262,6 +275,8 @@ class Ledger:
         self.has_crashed |= has_crashed
         self._was_dropping = self.had_open_drops
         self._drops.clear()
+        for topic, bodies in expected.history.items():
+            self._history[topic] |= bodies
         allowed = set().union(*expected.allowed.values())
         self.messages = {body: sent for body, sent in self.messages.items() if body in allowed}
         holders: defaultdict[bytes, set[str]] = defaultdict(set)

@@ -67,7 +67,8 @@ class Rule:
 def kind_of(path: str) -> str:
     """What a file of the data directory is, by its path there; a temporary one is what it becomes.
 
-    segment, meta, nsqd, bad, directory, or the end of the name of what else belongs to a queue.
+    segment, meta, nsqd, bad, directory, archive for its segments, or the end of the name of what
+    else belongs to a queue.
     """
     if not path:
         return "directory"
@@ -83,4 +84,6 @@ def kind_of(path: str) -> str:
         return "bad"
     if end == "meta.dat":
         return "meta"
-    return "segment" if end.removesuffix(".dat").isdigit() else end.partition(".")[0]
+    if end.removesuffix(".dat").isdigit():
+        return "archive" if path.startswith("archive/") else "segment"
+    return end.partition(".")[0]

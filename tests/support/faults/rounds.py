@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from tests.support.faults.client import HttpLink, LinkEndedError
-from tests.support.faults.drain import check_directory, compare, drain
+from tests.support.faults.drain import check_directory, compare, compare_history, drain
 from tests.support.faults.fork_server import ForkServer
 from tests.support.faults.journal import Record, read_journal
 from tests.support.faults.ledger import Expectation, Ledger
@@ -31,6 +31,8 @@ RECOVERY_S = 10.0
 # How long clients work at most until a failpoint that was asked for is reached.
 FAILPOINT_S = 5.0
 _LOG_TAIL_CHARS = 3000
+# A bound that no round reaches.
+KEEP_ALL = "--retain-bytes=1000000000"
 
 # What a daemon without a memory queue does to its disk; each can be killed before and after.
 FAILPOINTS = (
@@ -96,6 +98,8 @@ class Round:
     plan: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     cut_count: int = 0
+    # All that is acknowledged has to be in the archive too.
+    keeps_history: bool = False
     chance: random.Random = field(init=False)
     process: NsqdProcess = field(init=False)
     ledger: Ledger = field(init=False)
@@ -113,6 +117,8 @@ class Round:
         """
         chance = self.chance
         archive = ("--retain-bytes=50000",) if chance.random() < 0.2 else ()
+        if self.keeps_history:
+            archive = (KEEP_ALL,)
         self.flags = (
             f"--max-bytes-per-file={chance.choice(file_sizes)}",
             f"--sync-timeout={SYNC_TIMEOUT_S}s",
@@ -190,6 +196,8 @@ class Round:
         code = await process.stop()
         if code != 0:
             problems.append(f"nsqd ended with code {code} after the drain")
+        if self.keeps_history:
+            problems += compare_history(process.data_path, expected)
         if problems:
             self.fail(problems, process)
         self.tally.verified += sum(map(len, expected.required.values()))
@@ -468,6 +476,21 @@ async def _cut(game: Round, records: list[Record], position: int, expected: Expe
     await game.verify(process, expected, are_blanks_allowed=True)
 
 
+# --- the archive
+
+
+async def kill_with_history(game: Round) -> None:
+    """SIGKILL at any moment: all that was acknowledged is in the archive too."""
+    game.keeps_history = True
+    await kill_without_memory_queue(game)
+
+
+async def cut_with_history(game: Round) -> None:
+    """The power fails with --sync-every=1: all that was acknowledged is in the archive too."""
+    game.keeps_history = True
+    await cut_with_sync_every_1(game)
+
+
 Scenario = Callable[[Round], Awaitable[None]]
 
 SCENARIOS: dict[str, Scenario] = {
@@ -479,6 +502,8 @@ SCENARIOS: dict[str, Scenario] = {
     "lazy": cut_with_sync_timeout,
     "disk": fail_for_some_time,
     "sick": cut_after_failed_fsync,
+    "history": kill_with_history,
+    "historycut": cut_with_history,
 }
 
 

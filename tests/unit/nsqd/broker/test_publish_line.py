@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nsqd.broker.archive.archive import Archive
+from nsqd.broker.archive.archive import Archive, Safety
 from nsqd.broker.errors import ClosedError, DepthLimitError
 from nsqd.broker.publish_line import (
     GROUP_MAX_COUNT,
@@ -21,7 +21,7 @@ from nsqd.broker.publish_line import (
     Preparation,
     Publish,
 )
-from nsqd.broker.queue.batch import RECORD_OVERHEAD_BYTES, AnyBatch
+from nsqd.broker.queue.batch import RECORD_OVERHEAD_BYTES, AnyBatch, Batch
 from nsqd.broker.queue.ids import SEQUENCE_COUNT, MessageIdFactory
 from nsqd.config.limits import Limits
 from tests.support.broker_rig import BrokerRig
@@ -419,6 +419,9 @@ def test_history_has_all_of_it(tmp_path: Path, mem_queue_size: int) -> None:
 
 class RecordingArchive(Archive):
     """Notes the batches, and whether their records came with them."""
+
+    safety = Safety.GATHERED
+    batch_type = Batch
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
