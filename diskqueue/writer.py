@@ -145,15 +145,12 @@ class Writer:
         segment = self.segment
         if self._fd < 0:
             self._fd = self._open(segment)
-        if len(buffers) == 1:
-            _write_or_undo(self._fd, buffers[0], segment.end)
-        else:
-            try:
-                write_buffers(self._fd, buffers, segment.end)
-            except OSError:
-                with contextlib.suppress(OSError):
-                    os.ftruncate(self._fd, segment.end)
-                raise
+        try:
+            write_buffers(self._fd, buffers, segment.end)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, segment.end)
+            raise
         segment.end += sum(map(len, buffers))
         self._mark_dirty(segment)
 
