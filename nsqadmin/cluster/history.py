@@ -138,8 +138,12 @@ class History(Generic[Name]):
         if track is None:
             return [], [[] for _ in self.series]
         per_step = chosen.step_s // FINE_STEP_S
+        now_slot = int(now_s // FINE_STEP_S)
+        # The step that is under way has no point yet, and the next round is expected soon.
+        if 0 <= now_slot - track.last_slot <= _MAX_FILL:
+            now_slot = track.last_slot
         # Of the coarse ring only steps that are over have a point.
-        end = int(now_s // FINE_STEP_S) // per_step + (1 if chosen.is_fine else 0)
+        end = now_slot // per_step + (1 if chosen.is_fine else 0)
         steps = range(end - SLOTS, end)
         rows = [self._read_step(track, step, per_step) for step in steps]
         times = [step * chosen.step_s for step in steps]

@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import pytest
+
 from tests.nsqadmin.conftest import Cluster, StartAdmin
 from tests.support.fake_farm import Farm
 from tests.support.running_admin import RunningAdmin
@@ -158,3 +160,20 @@ async def test_configured_nodes_have_the_names_that_they_give_themselves(
     assert set(nodes) == {f"127.0.0.1:{port}", "127.0.0.1:9"}
     assert nodes["127.0.0.1:9"]["error"] == "connection refused"
     assert json.dumps(nodes[f"127.0.0.1:{port}"]["lookupds"]) == "[]"
+
+
+async def test_a_large_answer_is_read_and_a_huge_one_is_cut(
+    farm: Farm, start_admin: StartAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nsqadmin.cluster.upstream.MAX_LARGE_REPLY_BYTES", 10 * 1024 * 1024)
+    large, huge = farm.nodes[:2]
+    document = large.respond("GET", "/stats")
+    assert document is not None
+    large.body = document[1] + b" " * (9 * 1024 * 1024)
+    huge.body = document[1] + b" " * (11 * 1024 * 1024)
+
+    admin = await start_at(farm, start_admin, poll_interval_s=600)
+
+    assert (await find_node(admin, large.port))["state"] == "up"
+    node = await find_node(admin, huge.port)
+    assert node["error"] == "reply of more than 10485760 bytes"

@@ -259,7 +259,9 @@ async def test_nodes_that_only_look_like_ours_lack_what_they_lack(
     assert (await admin.get("/api/v2/dead-letters"))["unsupported_nodes"] == 4
 
 
-async def test_dead_letters(cluster: Cluster, start_admin: StartAdmin) -> None:
+async def test_dead_letters_are_listed_and_replayed(
+    cluster: Cluster, start_admin: StartAdmin
+) -> None:
     await cluster.create("orders", "mail")
     admin = await start_admin(**cluster.options)
     limits = {"max_attempts": 1, "dead_letter_topic_suffix": ".dead"}
@@ -278,4 +280,12 @@ async def test_dead_letters(cluster: Cluster, start_admin: StartAdmin) -> None:
     assert (row["exists"], row["waiting"], row["dead_lettered_count"]) == (True, 1, 1)
     assert row["channels"] == [{"channel": "mail", "dead_lettered_count": 1}]
     assert row["limits"]["max_attempts"]["value"] == 1
+    dead = {"topic": "orders.dead"}
+    refused = await admin.act("move", dead, params={"to": "none"})
+    assert refused["outcomes"][0]["text"] == "HTTP 404 TOPIC_NOT_FOUND"
+    params = {"to": "orders", "to_channel": "mail", "rate": 500}
+    done = await admin.act("move", dead, params=params)
+    assert (done["moved"], done["outcomes"][0]["left"]) == (1, 0)
+    again = await consumer.read_message()
+    assert again.body == b"bad"
     await consumer.close()

@@ -1,13 +1,18 @@
 """The door: roles, tokens, other sites, foreign hosts, files, headers."""
 
+import asyncio
 import json
 import re
+import ssl
+import urllib.request
 from pathlib import Path
 
 import pytest
 
 from nsqadmin.options import Options
+from nsqd.config.kinds import TLSRequired
 from tests.nsqadmin.conftest import Cluster, StartAdmin
+from tests.support.certs import make_authority, make_server
 from tests.support.fake_farm import Farm
 from tests.support.http_client import Reply
 from tests.support.running_admin import RunningAdmin
@@ -211,3 +216,26 @@ async def test_the_audit_log_fails_at_run_time(
         assert reply.error == (503, "AUDIT_FAILED")
     assert (await cluster.nsqds[0].topic("orders"))["paused"] is False
     assert (await admin.request("GET", "/api/v2/overview")).status == 200
+
+
+async def test_https_at_the_door_and_to_the_nodes(
+    cluster: Cluster, start_admin: StartAdmin, tmp_path: Path
+) -> None:
+    authority = make_authority(tmp_path)
+    server = make_server(tmp_path, authority)
+    tls = {"tls_cert": server.cert_file, "tls_key": server.key_file}
+    # It refuses plain HTTP and names its HTTPS port.
+    await cluster.add_nsqd(**tls, https_address="127.0.0.1:0", tls_required=TLSRequired.EVERYWHERE)
+    admin = await start_admin(
+        **cluster.options, **tls, http_client_tls_root_ca_file=authority.cert_file
+    )
+
+    def fetch_overview() -> dict[str, dict[str, int]]:
+        context = ssl.create_default_context(cafile=authority.cert_file)
+        url = f"https://127.0.0.1:{admin.daemon.http_port}/api/v2/overview"
+        with urllib.request.urlopen(url, context=context) as reply:
+            found: dict[str, dict[str, int]] = json.load(reply)
+            return found
+
+    overview = await asyncio.to_thread(fetch_overview)
+    assert overview["nodes"]["up"] == 3

@@ -34,6 +34,15 @@ def test_a_slow_round_stands_for_the_steps_before_it_and_a_silence_is_a_gap() ->
     assert depth == [1, *[7] * 6, *[None] * 59, 9]
 
 
+def test_the_last_point_is_the_last_round_until_a_silence() -> None:
+    history = make("depth")
+    history.add("q", START_S, (1,))
+    history.add("q", START_S + 5, (2,))
+
+    assert history.read("q", "10m", START_S + 35)[1] == [[1, 2]]
+    assert history.read("q", "10m", START_S + 5 + 65)[1][0][-1] is None
+
+
 def test_an_unknown_figure_is_a_gap() -> None:
     history = make()
     history.add("q", START_S, (1, None))
