@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from lookupd.options import Options as LookupdOptions
+from nsqadmin.options import Options as AdminOptions
 from nsqd.config import flags
 from nsqd.config.options import Options, check_options
 from tests.support.daemon_process import REPOSITORY
@@ -30,6 +31,8 @@ def check_command_line(words: list[str]) -> None:
         check_options(flags.load(Options, argv, program=program))
     elif program == "nsqlookupd":
         flags.load(LookupdOptions, argv, program=program)
+    elif program == "nsqadmin":
+        flags.load(AdminOptions, argv, program=program)
     else:
         assert program in PROJECT["project"]["scripts"], program
 
@@ -93,6 +96,8 @@ def test_the_demo_cluster_is_whole() -> None:
         for volume in service.get("volumes", []):
             source = volume.split(":")[0]
             assert source in document["volumes"] or (DEPLOY / source).exists(), source
+        if name == "nsqadmin":
+            check_command_line(service["entrypoint"])
         if name.startswith("nsqd"):
             check_command_line(["nsqd", *service["command"]])
             told = [word.split("=")[1] for word in service["command"] if "lookupd" in word]
@@ -144,7 +149,9 @@ def test_the_units_start_daemons_with_flags_that_they_know(path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not here")
-@pytest.mark.parametrize("name", ["nsqd.service", "nsqd@10.service", "nsqlookupd.service"])
+@pytest.mark.parametrize(
+    "name", ["nsqadmin.service", "nsqd.service", "nsqd@10.service", "nsqlookupd.service"]
+)
 def test_systemd_understands_the_units(name: str, tmp_path: Path) -> None:
     source = DEPLOY / "systemd" / name.replace("@10", "@")
     text = re.sub(r"/opt/nsqd/bin/\w+", "/bin/true", source.read_text())
