@@ -322,12 +322,11 @@ def check_options(options: Options) -> None:
         raise OptionsError("--tls-cert and --tls-key must be specified together")
     _check_urls(options)
     _check_cidrs(options)
-    for pair in options.acl_roles:
-        name, _, role = pair.rpartition(":")
-        if not name or role not in ROLE_NAMES:
-            raise OptionsError(f"--acl-role {pair}: must be name:role, one of {_spell_roles()}")
-    if "" in options.admin_users:
-        raise OptionsError("--admin-user must not be empty")
+    _check_users(options)
+    if "*" in options.http_cors_origins:
+        raise OptionsError(
+            "--http-cors-origin: name the sites; * would let every page change things"
+        )
     if not options.base.isascii() or not options.base.isprintable() or ":" in options.base:
         raise OptionsError("--base-path must be of plain characters")
 
@@ -352,6 +351,15 @@ def _check_addresses(name: str, addresses: Sequence[str], *, lowest_port: int = 
             raise OptionsError(f"--{name}: address {address} is not host:port")
         if lowest_port and not pair[0]:
             raise OptionsError(f"--{name}: address {address} has no host")
+
+
+def _check_users(options: Options) -> None:
+    for pair in options.acl_roles:
+        name, _, role = pair.rpartition(":")
+        if not name or role not in ROLE_NAMES:
+            raise OptionsError(f"--acl-role {pair}: must be name:role, one of {_spell_roles()}")
+    if "" in options.admin_users:
+        raise OptionsError("--admin-user must not be empty")
 
 
 def _check_urls(options: Options) -> None:

@@ -53,6 +53,8 @@ class ApiRouter:
             max_body_bytes=max_body_bytes,
             too_large_code="BODY_TOO_BIG",
             style=Style.V1,
+            # Each open page asks for figures every few seconds; who reads bodies is logged.
+            is_quiet=method == "GET" and right is Right.VIEW and path.startswith("/api/v2/"),
         )
 
 

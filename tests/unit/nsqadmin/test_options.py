@@ -94,6 +94,10 @@ def test_a_config_file_of_the_go_nsqadmin_is_read(tmp_path: Path) -> None:
         ),
         (["--lookupd-http-address=:4161"], "--lookupd-http-address: address :4161 has no host"),
         (["--nsqd-http-address=a"], "--nsqd-http-address: address a is not host:port"),
+        (
+            [LOOKUPD, "--http-cors-origin=*"],
+            "--http-cors-origin: name the sites; * would let every page change things",
+        ),
         ([LOOKUPD, "--tls-cert=x"], "--tls-cert and --tls-key must be specified together"),
         ([LOOKUPD, "--graphite-url=ftp://x"], "--graphite-url: not an http or https URL"),
         ([LOOKUPD, "--poll-interval=1ms"], "--poll-interval must be at least 500ms"),
