@@ -98,18 +98,23 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--json", action="store_true", help="objects, one on a line")
     how.add_argument("-q", "--quiet", action="store_true", help="no remarks on stderr")
     how.add_argument("-v", "--verbose", action="store_true", help="log connections")
-    how.add_argument("--color", choices=("auto", "always", "never"), default="auto")
+    how.add_argument("--color", choices=("auto", "always", "never"), default="auto",
+                     help="on a terminal, unless NO_COLOR is set (auto)")  # fmt: skip
 
 
 def add_consumer(parser: argparse.ArgumentParser) -> None:
     """Add the flags of commands that consume."""
     group = parser.add_argument_group("consuming")
-    group.add_argument("--max-in-flight", type=positive, default=2500, metavar="N")
-    group.add_argument("--msg-timeout", type=duration, metavar="TIME")
-    group.add_argument("--sample", type=int, default=0, metavar="PERCENT")
-    group.add_argument("--max-attempts", type=int, default=0, metavar="N")
+    group.add_argument("--max-in-flight", type=positive, default=2500, metavar="N",
+                       help="messages that nsqd sends ahead of FINs (2500)")  # fmt: skip
+    group.add_argument("--msg-timeout", type=duration, metavar="TIME",
+                       help="until nsqd gives a message to another (nsqd's own)")  # fmt: skip
+    group.add_argument("--sample", type=int, default=0, metavar="PERCENT",
+                       help="only so many of the messages; nsqd drops the rest")  # fmt: skip
+    group.add_argument("--max-attempts", type=int, default=0, metavar="N",
+                       help="give a message up after N; needs --dead-letter")  # fmt: skip
     group.add_argument("--dead-letter", metavar="TOPIC", help="where messages given up go")
     group.add_argument("--opt", action="append", default=[], metavar="KEY=VALUE",
                        help="option of go-nsq's Config: default_requeue_delay=10s")  # fmt: skip
-    group.add_argument("--snappy", action="store_true")
-    group.add_argument("--deflate", action="store_true")
+    group.add_argument("--snappy", action="store_true", help="compress with snappy")
+    group.add_argument("--deflate", action="store_true", help="compress with deflate")

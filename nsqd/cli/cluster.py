@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import ssl
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -38,6 +39,7 @@ class Outcome:
     answer: Any = None
     error: str | None = None
     status: int = 0
+    is_untrusted: bool = False  # a certificate, theirs or ours, was refused
     date: str = ""  # the clock of the server, as HTTP has it
 
 
@@ -155,13 +157,16 @@ class Cluster:
             reply = await self._http.request(method, url, body=body, headers=headers)
             answer = _read(reply.body)
         except (OSError, BadReplyError, UrlError) as error:
-            return Outcome(server, error=str(error) or type(error).__name__)
+            reason = str(getattr(error, "reason", "")) if isinstance(error, ssl.SSLError) else ""
+            is_untrusted = "CERTIFICATE" in reason.upper()
+            text = str(error) or type(error).__name__
+            return Outcome(server, error=text, is_untrusted=is_untrusted)
         date = reply.headers.get(b"date", b"").decode("latin-1")
         if reply.status != HTTPStatus.OK:
             message = answer.get("message") if isinstance(answer, dict) else None
             text = str(message or f"status {reply.status}")
-            return Outcome(server, answer, text, reply.status, date)
-        return Outcome(server, answer, None, reply.status, date)
+            return Outcome(server, answer, text, reply.status, date=date)
+        return Outcome(server, answer, None, reply.status, date=date)
 
 
 def check(outcomes: Sequence[Outcome], what: str) -> ExitCode:
@@ -177,7 +182,7 @@ def check(outcomes: Sequence[Outcome], what: str) -> ExitCode:
         return ExitCode.PARTIAL
     first = failed[0]
     text = f"{what}: {first.server}: {first.error}"
-    if first.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+    if first.is_untrusted or first.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         raise CliError(text, ExitCode.FORBIDDEN)
     raise CliError(
         text, ExitCode.MISSING if first.status == HTTPStatus.NOT_FOUND else ExitCode.FAILED

@@ -28,7 +28,7 @@ GROUPS: Final = {
     },
     "administration": {
         "topic": ("nsqd.cli.admin.topics", "list, create, delete, pause, unpause, empty topics"),
-        "channel": ("nsqd.cli.admin.topics", "list, create, delete, ... channels"),
+        "channel": ("nsqd.cli.admin.topics", "list and change channels, as topic does"),
         "node": ("nsqd.cli.admin.nodes", "list, ping, drain, tombstone nodes"),
         "client": ("nsqd.cli.admin.clients", "list who is connected"),
         "limits": ("nsqd.cli.admin.limits", "show and set what a topic may hold"),
@@ -69,15 +69,33 @@ def make_parser(name: str) -> tuple[Parser, Any]:
     """Return the parser of a command, and the module that runs it."""
     module_name, help_text = COMMANDS[name]
     module: Any = importlib.import_module(module_name)
+    examples = getattr(module, "EXAMPLES", {}).get(name, "")
     parser = Parser(
         prog=f"nsq {name}",
-        description=help_text[0].upper() + help_text[1:] + ".",
+        description=f"{help_text[0].upper()}{help_text[1:]}.\n\n{examples}".rstrip(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog=getattr(module, "EXAMPLES", {}).get(name),
         allow_abbrev=False,
     )
     module.add_arguments(parser, name)
+    parser.usage = _make_usage(parser)
     return parser, module
+
+
+def _make_usage(parser: Parser) -> str:
+    """Return the arguments on one line; the flags stand below, in groups."""
+    words = [parser.prog, "[FLAG...]"]
+    for action in parser._get_positional_actions():  # noqa: SLF001 - argparse shows them nowhere else
+        name = str(action.metavar or action.dest.upper())
+        if action.nargs == "?":
+            name = f"[{name}]"
+        elif action.nargs == "*":
+            name = f"[{name}...]"
+        elif action.nargs in ("+", argparse.PARSER):
+            name = f"{name}..."
+        elif action.nargs == argparse.REMAINDER:
+            name = "[ARGUMENT...]"
+        words.append(name)
+    return " ".join(words)
 
 
 def find_examples(name: str) -> list[str]:

@@ -17,6 +17,7 @@ from typing import Any, Final
 from nsqd.cli import contexts
 from nsqd.cli.contexts import Context
 from nsqd.cli.output import CliError, ExitCode
+from nsqd.client.errors import AuthError, TlsError
 from nsqd.client.settings import Address, Tls
 
 # The settings beside addresses, each with its variable of the environment.
@@ -210,3 +211,12 @@ def _read_secret(path: str | None) -> str | None:
         return Path(path).expanduser().read_text(encoding="utf-8").strip()
     except (OSError, UnicodeError) as error:
         raise CliError(f"{path}: {error}") from error
+
+
+def find_exit_code(error: BaseException) -> ExitCode:
+    """Return the exit code for an error of the client: secrets and certificates have their own."""
+    is_forbidden = isinstance(error, AuthError | TlsError)
+    cause = error.__cause__
+    if not is_forbidden and cause is not None:
+        return find_exit_code(cause)
+    return ExitCode.FORBIDDEN if is_forbidden else ExitCode.FAILED

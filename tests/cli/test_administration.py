@@ -1,10 +1,13 @@
 """`nsq limits`, `nsq config`, `nsq client`: against nsqd of either kind."""
 
 import json
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from tests.cli.conftest import Shell, node
-from tests.support.daemon_process import DaemonProcess
+from tests.support.daemon_process import LOOKUPD, DaemonProcess, WaitingDaemon
+from tests.support.waiting import wait_until
 
 
 def objects(text: str) -> list[dict[str, Any]]:
@@ -87,3 +90,36 @@ def test_a_read_only_context_is_not_changed(shell: Shell, our_daemon: DaemonProc
     shell.nsq("config", "set", "log_level", "debug", code=5)
     shell.nsq("limits", "t")
     shell.nsq("config", "get", "log_level")
+
+
+def test_case_42_three_nodes_of_which_one_is_down(shell: Shell, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        lookupds = [
+            stack.enter_context(WaitingDaemon(tmp_path / f"lookupd{index}", command=LOOKUPD))
+            for index in range(2)
+        ]
+        flags = [f"--lookupd-tcp-address={each.tcp_address}" for each in lookupds]
+        nodes = [
+            stack.enter_context(DaemonProcess(tmp_path / f"nsqd{index}", *flags))
+            for index in range(3)
+        ]
+        at = [word for each in lookupds for word in ("-l", each.http_address)]
+        for lookupd in lookupds:
+            wait_until(lambda: len(json.loads(lookupd.request("GET", "/nodes"))["producers"]) == 3)  # noqa: B023
+        shell.nsq("topic", "create", "t", "--all-nodes", *at)
+        shell.nsq("channel", "create", "t/c", *at)
+        assert json.loads(shell.nsq("topic", "ls", "t", "--json", *at))["channels"] == 1
+        nodes[2].suspend()
+
+        quick = (*at, "--timeout", "0.5s", "--json")
+        paused = objects(shell.nsq("channel", "pause", "t/c", *quick, code=6))
+        shell.nsq("topic", "empty", "t", *quick, code=2)
+        nodes[2].resume()
+
+        failed = [each["server"] for each in paused if each["error"] is not None]
+        assert failed == [nodes[2].http_address]
+        assert len(paused) == 3
+        for each in nodes[:2]:
+            found = each.find_channel("t", "c")
+            assert found is not None
+            assert found["paused"]

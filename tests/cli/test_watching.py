@@ -148,3 +148,13 @@ def test_doctor_finds_what_is_wrong(
     assert "t: 1 message and no channel\n           nsq channel create t/CHANNEL\n" in shown
     assert "127.0.0.1:1: does not answer" in shown
     assert [(each["level"], each["where"]) for each in found] == [("problem", "t")]
+
+
+def test_case_44_peek_shows_escapes_and_does_not_send_them(
+    shell: Shell, our_daemon: DaemonProcess
+) -> None:
+    our_daemon.publish("t", b"\x1b]0;owned\x07[red]\nx")
+
+    with on_terminal(shell, "peek", "t", "-a", node(our_daemon)) as terminal:
+        terminal.wait_for(re.escape(r"\x1b]0;owned\x07[red]\nx"))
+        assert "\x1b]0" not in terminal.shown

@@ -25,8 +25,8 @@ from typing import Any, Final
 from nsqd.cli import arguments, loop
 from nsqd.cli.output import CliError, ExitCode, note, print_json, show_bytes
 from nsqd.cli.progress import ProgressLine
-from nsqd.cli.target import find_target
-from nsqd.client import AuthError, Bounds, ConnectError, NsqError, Producer, PublishError
+from nsqd.cli.target import find_exit_code, find_target
+from nsqd.client import Bounds, ConnectError, NsqError, Producer, PublishError
 from nsqd.client.publish.producer import Spread
 
 EXAMPLES: Final = {
@@ -144,7 +144,8 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     parser.add_argument("topic", metavar="TOPIC")
     parser.add_argument("bodies", nargs="*", metavar="BODY", help="without any: lines of stdin")
     what = parser.add_argument_group("input")
-    what.add_argument("--delimiter", type=arguments.delimiter, default=b"\n", metavar="TEXT")
+    what.add_argument("--delimiter", type=arguments.delimiter, default=b"\n", metavar="TEXT",
+                      help=r"between messages (\n); escapes are \n \t \0 \xNN")  # fmt: skip
     what.add_argument("-0", dest="is_null", action="store_true", help="NUL between messages")
     what.add_argument("--whole", action="store_true", help="all of stdin is one message")
     what.add_argument("-f", "--file", action="append", default=[], help="each file is one message")
@@ -156,13 +157,17 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
                       help="N messages of BODY, with {n}, {now} and {uuid} filled in")  # fmt: skip
     what.add_argument("--skip", type=int, default=0, metavar="N", help="leave out the first N")
     sending = parser.add_argument_group("sending")
-    sending.add_argument("--defer", type=arguments.duration, default=0.0, metavar="TIME")
+    sending.add_argument("--defer", type=arguments.duration, default=0.0, metavar="TIME",
+                         help="deliver that much later")  # fmt: skip
     sending.add_argument("--rate", type=float, default=0.0, metavar="N", help="messages a second")
-    sending.add_argument("--batch", type=arguments.positive, default=1000, metavar="N")
-    sending.add_argument("--batch-bytes", type=arguments.size, default=1 << 20, metavar="SIZE")
+    sending.add_argument("--batch", type=arguments.positive, default=1000, metavar="N",
+                         help="messages in a command (1000)")  # fmt: skip
+    sending.add_argument("--batch-bytes", type=arguments.size, default=1 << 20, metavar="SIZE",
+                         help="the same in bytes (1m)")  # fmt: skip
     sending.add_argument("--window", type=arguments.positive, default=4, metavar="N",
                          help="commands ahead of their answers")  # fmt: skip
-    sending.add_argument("--retries", type=int, default=5, metavar="N")
+    sending.add_argument("--retries", type=int, default=5, metavar="N",
+                         help="after a lost connection or a refusal for now (5)")  # fmt: skip
     sending.add_argument("--to-all", action="store_true", help="every message to every nsqd")
     sending.add_argument("--tee", action="store_true", help="copy the messages to stdout")
     sending.add_argument("--dry-run", action="store_true", help="count, and publish nothing")
@@ -210,10 +215,9 @@ async def _publish(options: argparse.Namespace) -> int:
 
 
 def _explain(error: NsqError, job: Job) -> CliError:
-    code = ExitCode.FORBIDDEN if isinstance(error, AuthError) else ExitCode.FAILED
     cause = error.__cause__
     text = f"{error} ({cause})" if isinstance(cause, ConnectError) else str(error)
-    return CliError(f"{text}\n{job.certainty()}", code)
+    return CliError(f"{text}\n{job.certainty()}", find_exit_code(error))
 
 
 class Job:
@@ -229,6 +233,7 @@ class Job:
         self._empty = 0
         self._started = time.monotonic()
         self._interrupt: ExitCode | None = None
+        self._paced = 0  # messages of the piece under way that are published, at a given rate
         self._due = 0.0  # when the next message may leave, at a given rate
         self._stop = asyncio.Event()
 
@@ -395,6 +400,7 @@ class Job:
             await producer.publish_many(options.topic, chunk)
             self._due += len(chunk) / options.rate
             sent += len(chunk)
+            self._paced = sent
         return sent
 
     async def _confirm(self, under_way: deque[tuple[asyncio.Task[int], list[bytes]]]) -> None:
@@ -405,6 +411,7 @@ class Job:
             self.published += error.confirmed_count
             raise
         under_way.popleft()
+        self._paced = 0
         self.count(bodies[:sent])
 
 

@@ -20,8 +20,8 @@ from nsqd.cli.cluster import Cluster
 from nsqd.cli.consuming import consumer_options
 from nsqd.cli.output import CliError, ExitCode, note
 from nsqd.cli.progress import ProgressLine
-from nsqd.cli.target import Target, find_target
-from nsqd.client import AuthError, Consumer, NsqError
+from nsqd.cli.target import Target, find_exit_code, find_target
+from nsqd.client import Consumer, NsqError
 from nsqd.client.consume.message import Batch, Message
 from nsqd.protocol.names import is_ephemeral, is_valid_channel_name, is_valid_topic_name
 
@@ -164,9 +164,7 @@ class Tail:
             await asyncio.gather(*(consumer.close() for consumer in self._consumers.values()))
             await asyncio.gather(*helpers, *self._tasks, return_exceptions=True)
         if isinstance(self._failure, NsqError):
-            is_auth = isinstance(self._failure, AuthError)
-            code = ExitCode.FORBIDDEN if is_auth else ExitCode.FAILED
-            raise CliError(str(self._failure), code)
+            raise CliError(str(self._failure), find_exit_code(self._failure))
         if self._failure is not None:
             raise self._failure
         return self._code

@@ -21,8 +21,8 @@ from nsqd.cli.cluster import Cluster
 from nsqd.cli.output import CliError, ExitCode, note, print_json, print_table, show_bytes
 from nsqd.cli.programs.latencies import Latencies
 from nsqd.cli.progress import ProgressLine
-from nsqd.cli.target import Node, Target, find_target
-from nsqd.client import AuthError, Consumer, NsqError, Producer
+from nsqd.cli.target import Node, Target, find_exit_code, find_target
+from nsqd.client import Consumer, NsqError, Producer
 from nsqd.protocol.names import is_ephemeral
 
 EXAMPLES: Final = {
@@ -97,8 +97,7 @@ async def _run(options: argparse.Namespace, target: Target) -> int:
             async with ProgressLine(load.show, is_quiet=options.quiet):
                 await load.run()
         except NsqError as error:
-            code = ExitCode.FORBIDDEN if isinstance(error, AuthError) else ExitCode.FAILED
-            raise CliError(str(error), code) from error
+            raise CliError(str(error), find_exit_code(error)) from error
         finally:
             await cluster.ask("POST", nodes, f"/topic/delete?{urlencode({'topic': topic})}")
             await cluster.ask_lookupds("POST", f"/topic/delete?{urlencode({'topic': topic})}")

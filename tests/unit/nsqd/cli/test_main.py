@@ -65,3 +65,24 @@ def test_small_commands_import_little(argv: list[str]) -> None:
 
     loaded = set(done.stderr.split())
     assert not loaded & {"rich", "asyncio", "uvloop", "nsqd.client", "nsqd.broker.topic"}
+
+
+def test_the_daemon_loads_neither_client_nor_commands_nor_rich() -> None:
+    program = "import sys, nsqd.__main__, nsqd.daemon, lookupd.daemon; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    loaded = set(done.stdout.split())
+    assert "nsqd.broker.topic" in loaded
+    assert not loaded & {"nsqd.client", "nsqd.cli", "rich"}
+
+
+def test_pynsq_beside_it_keeps_its_name() -> None:
+    program = "import nsq, nsqd.client, sys; print(nsq.Reader, nsqd.client.Consumer)"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert "nsq.reader.Reader" in done.stdout
+    assert "nsqd.client.consume.consumer.Consumer" in done.stdout
