@@ -4,7 +4,8 @@ source.py   the format nsq, made known by `register`
 option_values.py, tls.py, object_store.py  what its options may say
 read/       queues as rows: options, columns, batch and stream readers of files, and of a fleet
 write/      rows as messages: the sink, and the client that publishes
-jobs/       report, export, replay, sql, queues, count; run by commands.py, __main__.py, session.py
+ship/       history copied to where it may grow; pace.py, at a rate
+jobs/       what `nsqd-spark` does; run by commands.py, __main__.py, session.py
 The door: `from spark_jobs import register, publish, read_corrupt_records, snapshot`. No module here
 imports nsqd: a cluster needs this package, `diskqueue`, numpy, pyarrow; bundle.py zips the former.
 """

@@ -9,6 +9,7 @@ import spark_jobs.jobs.export
 import spark_jobs.jobs.queues
 import spark_jobs.jobs.replay
 import spark_jobs.jobs.report
+import spark_jobs.jobs.ship
 import spark_jobs.jobs.sql
 from spark_jobs.bundle import write_bundle
 from spark_jobs.jobs.job import parse_arguments, run_job
@@ -19,6 +20,7 @@ _JOBS = {
     "replay": (spark_jobs.jobs.replay, "publish messages again, to a running nsqd"),
     "sql": (spark_jobs.jobs.sql, "ask a question in SQL"),
     "queues": (spark_jobs.jobs.queues, "list nodes and queues, without Spark"),
+    "ship": (spark_jobs.jobs.ship, "copy the history that nsqd keeps to where it may grow"),
     "count": (spark_jobs.jobs.count, "count messages by reading them, without Spark"),
 }
 

@@ -28,7 +28,6 @@ and both publish: leave it off for writes.
 import json
 import logging
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,6 +55,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from spark_jobs.pace import Pace
 from spark_jobs.write.options import SinkOptions
 from spark_jobs.write.publisher import (
     Command,
@@ -213,7 +213,7 @@ def publish_batches(batches: Iterator[pa.RecordBatch], options: SinkOptions) -> 
     publisher: Publisher | None = None
     tally: TallyClient | None = None
     attempt = _attempt_id()
-    pace = _Pace(options.max_rate)
+    pace = Pace(options.max_rate)
     by_topic: dict[str, int] = {}
     try:
         for batch in batches:
@@ -337,19 +337,3 @@ def frame_bodies(bodies: pa.Array) -> tuple[bytes, np.ndarray[tuple[int], np.dty
     mixed = pa.concat_arrays([prefixes, bodies]).take(pa.array(order))
     framed: bytes = mixed.buffers()[2].to_pybytes()
     return framed, np.cumsum(sizes + _PREFIX_BYTES, dtype=np.int64)
-
-
-class _Pace:
-    """A brake that lets a task publish so many messages a second."""
-
-    def __init__(self, rate: int | None) -> None:
-        self._rate = rate
-        self._free_at = time.monotonic()
-
-    def wait(self, message_count: int) -> None:
-        if self._rate is None:
-            return
-        now = time.monotonic()
-        if self._free_at > now:
-            time.sleep(self._free_at - now)
-        self._free_at = max(self._free_at, now) + message_count / self._rate

@@ -112,3 +112,27 @@ def test_jobs_read_and_write_a_bucket(
     printed = capsys.readouterr()
     assert "9 messages" in printed.err
     assert "2 nodes, 2 queues, 8 messages" in printed.out
+
+
+def test_history_is_shipped_to_a_bucket_and_read_there(
+    store: Store, tmp_path: Path, key_files: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive = tmp_path / "node" / "archive"
+    segments = [messages(0, 3), messages(3, 3), messages(6, 3)]
+    write_queue(archive, "t", segments)
+    (archive / "t.diskqueue.generation").write_text("1" * 32)
+    (tmp_path / "node" / "nsqd.node").write_text("2" * 32)
+    access, secret = key_files
+    flags = ["--s3-endpoint", store.endpoint]
+    flags += ["--s3-access-key-file", access, "--s3-secret-key-file", secret]
+    place = f"s3://{store.bucket}/history/node"
+
+    for _ in range(2):
+        assert main(["ship", str(tmp_path / "node"), "--to", place, *flags]) == 0
+    assert main(["ship", str(tmp_path / "node"), "--to", place, "--verify", *flags]) == 0
+
+    printed = capsys.readouterr().err
+    assert "2 segments shipped, 6 messages" in printed
+    assert "0 segments shipped" in printed
+    options = {**store.options, "from": "archive"}
+    assert read_bodies(place, **options) == [each.body for part in segments[:2] for each in part]

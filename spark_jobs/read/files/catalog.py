@@ -30,7 +30,7 @@ from spark_jobs.read.queue import NOTHING_FINISHED, FinishedRecords, Queue
 ARCHIVE_DIRECTORY = "archive"
 
 # Files that nsqd keeps for readers: the id of the node, and the generation of each queue.
-_NODE_FILE = "nsqd.node"
+NODE_FILE = "nsqd.node"
 _GENERATION_ENDING = ".diskqueue.generation"
 _IDENTITY = re.compile(rb"[0-9a-f]{32}")
 _MAX_METADATA_BYTES = 4096
@@ -252,8 +252,8 @@ def read_node_id(directory: Directory, options: ReadOptions) -> str | None:
         OSError: the file cannot be read.
     """
     if options.origin is not Origin.ARCHIVE:
-        return _read_identity(directory, _NODE_FILE)
-    found = _read_identity(directory.parent(), _NODE_FILE)
+        return _read_identity(directory, NODE_FILE)
+    found = _read_identity(directory.parent(), NODE_FILE)
     return found and f"{found}/{ARCHIVE_DIRECTORY}"
 
 
