@@ -19,6 +19,8 @@ GROUPS: Final = {
         "to-file": ("nsqd.cli.sinks.to_file", "write messages to files that survive a power cut"),
         "to-http": ("nsqd.cli.sinks.to_http", "make an HTTP request for each message"),
         "to-nsq": ("nsqd.cli.sinks.to_nsq", "publish messages to other nsqds"),
+        "each": ("nsqd.cli.sinks.each", "run a program for each message"),
+        "dead": ("nsqd.cli.sinks.dead", "list, peek at, replay, drop dead letters"),
     },
     "watching": {
         "top": ("nsqd.cli.watch.top", "watch nodes, topics and channels on a full screen"),

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
 
 import pytest
 
@@ -85,31 +87,42 @@ class Shell:
 class Running:
     """A command that runs beside the test; its output is there when it has ended."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+    def __init__(
+        self, process: "subprocess.Popen[bytes]", stdout: IO[bytes], stderr: IO[bytes]
+    ) -> None:
         self.process = process
         self.stdout = b""
         self.stderr = b""
+        # Files, not pipes: nobody reads while it runs.
+        self._files = (stdout, stderr)
 
     def end(self, number: signal.Signals = signal.SIGTERM, *, code: int = 0) -> None:
         """End it with a signal; its exit code must be this."""
         self.process.send_signal(number)
-        self.stdout, self.stderr = self.process.communicate(timeout=PATIENCE_S)
+        self.process.wait(PATIENCE_S)
+        for file in self._files:
+            file.seek(0)
+        self.stdout, self.stderr = (file.read() for file in self._files)
         assert self.process.returncode == code, (self.process.returncode, self.stderr)
 
 
 @contextmanager
 def running(shell: Shell, program: str, *argv: str) -> Iterator[Running]:
     """A command, of ours or with a path, that is ended with SIGTERM, and ends well."""
-    with subprocess.Popen(
-        command(program, *argv) if program in MODULES else [program, *argv],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=shell.home,
-        env=environment(shell.home),
-    ) as process:
+    with (
+        TemporaryFile() as stdout,
+        TemporaryFile() as stderr,
+        subprocess.Popen(
+            command(program, *argv) if program in MODULES else [program, *argv],
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            cwd=shell.home,
+            env=environment(shell.home),
+        ) as process,
+    ):
         try:
-            yield (found := Running(process))
+            yield (found := Running(process, stdout, stderr))
             if process.poll() is None:
                 found.end()
         finally:

@@ -12,7 +12,7 @@ from nsqd.cli.cluster import Outcome, check
 from nsqd.cli.output import CliError, ExitCode, note, print_json, print_table
 from nsqd.cli.target import Target
 
-_DESTRUCTIVE: Final = ("delete", "empty", "drain")
+_DESTRUCTIVE: Final = ("delete", "drop", "empty", "drain")
 
 
 @dataclass(frozen=True, slots=True)

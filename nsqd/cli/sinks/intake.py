@@ -27,6 +27,7 @@ from nsqd.protocol.names import is_valid_channel_name, is_valid_topic_name
 
 PATTERN: Final = frozenset("*?[")
 _EMPTY_POLL_S: Final = 0.2
+_LAST_S: Final = 1.0
 
 Handle = Callable[[Consumer, str], Awaitable[None]]
 
@@ -138,7 +139,14 @@ class Intake:
                 helper.cancel()
             await asyncio.gather(*helpers, return_exceptions=True)
             grace_s = 0.0 if self._failure is not None else self._plan.grace_s
+            ends_at = running.time() + grace_s
             await asyncio.gather(*(each.close(grace_s) for each in self.consumers.values()))
+            if self._tasks:
+                # What does not end in time is cancelled: its messages were given back.
+                left_s = max(ends_at - running.time(), _LAST_S)
+                await asyncio.wait(self._tasks, timeout=left_s)
+            for task in self._tasks:
+                task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 running.remove_signal_handler(number)
@@ -283,6 +291,11 @@ def check_names(topics: Sequence[str], channel: str) -> None:
 def add_arguments(parser: argparse.ArgumentParser, channel: str) -> None:
     """Add --channel, and how it ends."""
     parser.add_argument("--channel", default=channel, help=f"({channel})")
+    add_ending(parser)
+
+
+def add_ending(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say how it ends."""
     parser.add_argument("--grace", type=arguments.duration, default=30.0, metavar="TIME",
                         help="for messages that were begun, after a signal (30s)")  # fmt: skip
     parser.add_argument("--until-empty", action="store_true", help="end when the channel is empty")
