@@ -10,7 +10,7 @@ CI_JOBS ?= 4
 MINUTES ?= 30
 
 .DEFAULT_GOAL := help
-.PHONY: help run test coverage lint format bench bench-clients soak cluster bench-spark fuzz java chromium clean
+.PHONY: help run test coverage lint format bench bench-clients soak cluster bench-spark screenshots fuzz java chromium clean
 
 help: ## list these targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ soak: $(VENV)/.test ## kill nsqd and cut its power for MINUTES=30 (SEED=kill-1 p
 
 cluster: $(VENV)/.run ## watch 2 nsqlookupd, 3 nsqd and nsqadmin at work (ARGS="--chaos 3" kills one every 3 s)
 	$(BIN)/python -m bench.cluster $(ARGS)
+
+screenshots: $(VENV)/.test chromium ## take the pictures of docs/console.md
+	$(BIN)/python -m tests.console.screenshots $(ARGS)
 
 bench-spark: $(VENV)/.test java ## measure how fast Spark reads queues and publishes (ARGS="--rounds 3")
 	$(BIN)/python -m bench.spark $(ARGS)
