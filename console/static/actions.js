@@ -77,7 +77,7 @@ async function countOf(app, targets) {
     sum.own = (sum.own ?? 0) + part.depth;
     sum.clients += part.clients ?? row.clients ?? 0;
     sum.nodes = Math.max(sum.nodes, target.node ? 1 : row.nodes);
-    if (target.channel === undefined) sum.channels.push(...(details[at]?.channels ?? row.list ?? []));
+    if (target.channel === undefined) sum.channels.push(...(details[at]?.channel_list ?? row.list ?? []));
   });
   return sum;
 }

@@ -231,7 +231,7 @@ const failedToLoad = (error) => ({
 function refreshState(app) {
   const interval = app.prefs.get("refresh");
   if (app.answeredAt === null) return app.problem ? ["no answer", "bad"] : ["loading", ""];
-  const age = Math.max(0, Math.round((performance.now() - app.answeredAt) / 1000) + Math.round((app.overview?.round?.age_ms ?? 0) / 1000));
+  const age = Math.max(0, Math.round((performance.now() - app.source.updatedAt + (app.overview.round.age_ms ?? 0)) / 1000));
   if (app.problem) return [`stale · ${format.duration(age)}`, "bad"];
   if (!interval) return ["paused", "warn"];
   return [age < 2 ? "live" : `live · ${format.duration(age)} ago`, "good"];

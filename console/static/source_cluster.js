@@ -7,6 +7,9 @@ import { Model } from "./model.js";
 const SPARK_EVERY_MS = 10_000;
 const ACTION_EVERY_MS = 300;
 
+/** Points up to the last that is known: the newest of a round may be missing yet. */
+const untilLast = (points) => points.slice(0, points.findLastIndex((point) => point !== null) + 1);
+
 export class ClusterSource {
   mode = "cluster";
   model = new Model();
@@ -57,7 +60,10 @@ export class ClusterSource {
       this.request("GET", "queues", { since: this.seq }),
       this.request("GET", "nodes", { since: this.seq }),
     ]);
-    if (overview) this.overview = overview;
+    if (overview) {
+      this.overview = overview;
+      this.updatedAt = performance.now();
+    }
     if (nodes) {
       this.nodeList = nodes.nodes;
       this.lookupdCount = nodes.lookupd_count;
@@ -84,7 +90,7 @@ export class ClusterSource {
     this.sparkedAt = performance.now();
     try {
       const { series } = await this.request("GET", "sparklines", { topics: text });
-      for (const [name, points] of Object.entries(series)) this.sparks.set(name, points.map((point) => point ?? 0));
+      for (const [name, points] of Object.entries(series)) this.sparks.set(name, untilLast(points).map((point) => point ?? 0));
     } catch {
       // The next round asks again; the table is complete without them.
     }

@@ -110,6 +110,7 @@ export class NodeSource {
     this.model.apply(rows, { full: true });
     this.stats = stats;
     this.time = time;
+    this.updatedAt = performance.now();
     this.makeOverview(time, performance.now() - started);
     this.log.record(time, { ...this.overview.totals, depth: this.overview.totals.waiting }, this.model.topics);
   }
@@ -220,7 +221,7 @@ export class NodeSource {
     const archive = raw.archive ? { ...raw.archive, oldest_ms: raw.archive.oldest_timestamp / 1e6 } : null;
     return {
       ...row, memory_depth: row.depth - row.backend_depth, latency: spreadLatency(raw.e2e_processing_latency), archive, losses: lossesOf(raw),
-      channels: row.list.map((channel) => ({ ...channel, memory_depth: channel.depth - channel.backend_depth, latency: spreadLatency(channel.raw.e2e_processing_latency), losses: lossesOf(channel.raw) })),
+      channel_list: row.list.map((channel) => ({ ...channel, memory_depth: channel.depth - channel.backend_depth, latency: spreadLatency(channel.raw.e2e_processing_latency), losses: lossesOf(channel.raw) })),
       node_list: [{ node: this.node, state: "up", age_ms: 0, error: null, depth: row.depth, backend_depth: row.backend_depth, memory_depth: row.depth - row.backend_depth, message_count: row.message_count, in_rate: row.in_rate, paused: Boolean(row.paused), channels: row.list.length, tombstoned_s: null, extensions: this.extensions }],
       lookupds: [], warnings: [],
     };

@@ -231,7 +231,7 @@ function lazyTab(app, name, load, show) {
 }
 
 function channelLines(app, row, histories, member) {
-  const list = row.list ?? row.channels ?? [];
+  const list = row.channel_list;
   return list.slice(0, 6).map((channel) => [channel.channel, histories?.[channel.channel]?.series?.[member]]);
 }
 
@@ -239,7 +239,7 @@ export const topic = {
   title: (app) => app.route.topic,
   async load(app, route) {
     const [detail, history] = await Promise.all([app.source.topic(route.topic), historyOf(app, { topic: route.topic })]);
-    const names = detail.channels.slice(0, 6).map((channel) => channel.channel);
+    const names = detail.channel_list.slice(0, 6).map((channel) => channel.channel);
     const all = await Promise.all(names.map((channel) => historyOf(app, { topic: route.topic, channel })));
     return { detail, history, histories: Object.fromEntries(names.map((name, at) => [name, all[at]])) };
   },
@@ -275,12 +275,12 @@ export const topic = {
       <div class="chart-bar">${rangePicker(app)}</div>
       <div class="charts two">
         ${chart(app, "In, and out of each channel", data.history, [["in", "in"], ...channelLines(app, detail, data.histories, "out").map(([label, values]) => [`out ${label}`, values])], "/s")}
-        ${chart(app, "Waiting in each channel", data.history, detail.channels.length ? channelLines(app, detail, data.histories, "depth") : [["topic", data.history?.series.depth]])}
+        ${chart(app, "Waiting in each channel", data.history, detail.channel_list.length ? channelLines(app, detail, data.histories, "depth") : [["topic", data.history?.series.depth]])}
       </div>
       ${tabs(app, TABS, tab)}
       ${tab === "channels"
         ? table(app, {
-            id: "channels", label: "channels", columns: channelColumns(app), rows: detail.channels, keyOf: (row) => row.channel, fallback: "channel",
+            id: "channels", label: "channels", columns: channelColumns(app), rows: detail.channel_list, keyOf: (row) => row.channel, fallback: "channel",
             empty: emptyState("No channel: messages wait in the topic until one exists.", app.can("operate") ? html`<p>${button("Create channel…", () => actions.create(app, { topic: name }))}</p>` : nothing),
           })
         : tab === "nodes"

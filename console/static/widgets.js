@@ -161,7 +161,7 @@ class Chart extends HTMLElement {
             points: { show: (plot) => plot.data[0].length < 3 },
             spanGaps: false,
             // Without a cursor over the chart: the newest.
-            value: (plot, value, number, index) => show(index === null ? plot.data[number].at(-1) : value),
+            value: (plot, value, number, index) => show(index === null ? plot.data[number].findLast((each) => each !== null) : value),
           })),
         ],
       },
@@ -188,7 +188,7 @@ export function chart(app, title, history, lines, unit = "") {
     utc: app.prefs.get("utc"),
   };
   const show = unit === "ns" ? format.latency : unit === "/s" ? (value) => `${format.rate(value)} per second` : format.count;
-  const last = content.lines.map((line) => `${line.label} ${show(line.values.at(-1))}`).join(", ");
+  const last = content.lines.map((line) => `${line.label} ${show(line.values.findLast((each) => each !== null))}`).join(", ");
   return html`<figure class="chart"><figcaption>${title}</figcaption>
     <nsq-chart role="img" aria-label="${title}: now ${last}" .content=${content}></nsq-chart></figure>`;
 }

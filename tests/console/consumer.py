@@ -1,5 +1,6 @@
 """A consumer in a thread, for tests whose own thread waits for the browser."""
 
+import contextlib
 import json
 import socket
 import threading
@@ -42,7 +43,12 @@ class Consumer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._socket.shutdown(socket.SHUT_RDWR)
+        self.close()
+
+    def close(self) -> None:
+        """End the connection, if the daemon has not."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._socket.close()
 

@@ -458,3 +458,49 @@ def test_draining_wants_the_name(start_nsqd: StartNsqd, open_page: OpenPage) -> 
 
     assert nsqd.wait() == 0
     expect(page.get_by_role("dialog")).to_contain_text("The node has stopped.")
+
+
+def test_dead_letters_are_replayed_to_their_topic(nsqd: DaemonProcess, open_page: OpenPage) -> None:
+    create(nsqd, "failing", "c")
+    limits = {"max_attempts": 1, "dead_letter_topic_suffix": ".dead"}
+    nsqd.request("POST", "/topic/limits?topic=failing", json.dumps(limits).encode())
+    publish(nsqd, "failing.dead", b"one", b"two", b"three")
+    page = open_page(nsqd, "/dead-letters")
+    row = page.locator('tr[data-key="failing"]')
+    expect(row).to_contain_text("failing.dead")
+    expect(row.locator("td").nth(2)).to_have_text("3")
+    row.get_by_role("button", name="Replay…").click()
+    page.get_by_role("button", name="Replay", exact=True).click()
+
+    expect(page.locator("#replayed")).to_contain_text("3 moved")
+    with Consumer(nsqd.address, "failing", "c") as consumer:
+        wait_until(lambda: sorted(consumer.bodies) == [b"one", b"three", b"two"])
+    page.get_by_role("button", name="Close", exact=True).click()
+    expect(row.locator("td").nth(2)).to_have_text("0")
+
+
+def test_marked_messages_are_dropped_and_no_others(
+    nsqd: DaemonProcess, open_page: OpenPage
+) -> None:
+    publish(nsqd, "drops", b"keep", b"drop me")
+    page = open_page(nsqd, "/topics/drops?tab=messages")
+    page.locator(".messages > li").nth(1).get_by_role("checkbox").check()
+    page.get_by_role("button", name="Drop marked…").click()
+    page.get_by_role("dialog").get_by_role("textbox").fill("drops")
+    expect(page.locator("#confirm")).to_be_enabled()
+    page.locator("#confirm").click()
+
+    expect(page.locator(".messages > li")).to_have_count(1)
+    expect(page.locator(".messages > li")).to_contain_text("keep")
+
+
+def test_a_connection_is_closed(nsqd: DaemonProcess, open_page: OpenPage) -> None:
+    create(nsqd, "closes", "c")
+    consumer = Consumer(nsqd.address, "closes", "c", hostname="stuck")
+    nsqd.wait_for_channel("closes", "c", client_count=1)
+    page = open_page(nsqd, "/topics/closes/c")
+    page.get_by_role("button", name="Close…").click()
+    page.locator("#confirm").click()
+
+    nsqd.wait_for_channel("closes", "c", client_count=0)
+    consumer.close()
