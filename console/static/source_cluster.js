@@ -72,6 +72,9 @@ export class ClusterSource {
       this.model.apply(toObjects(queues), { removed: queues.removed, full: queues.full });
       this.seq = queues.seq;
     }
+    // Dead letters wait in a topic without a channel: that is no fault.
+    const isFault = ({ kind, topic }) => kind !== "no_channel" || !this.model.topics.get(topic)?.dead_letters_of;
+    if (overview) this.overview.findings = overview.findings.filter(isFault);
   }
 
   history(query) {

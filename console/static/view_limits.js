@@ -37,11 +37,12 @@ async function read(app, topic, state) {
 
 const showValue = (value) => (typeof value === "number" ? (value === 0 ? "no limit" : format.count(value)) : value === "0s" ? "no limit" : value || "none");
 
-/** Nodes whose limits are others than those of the first. */
-function differing(answer) {
-  const known = answer.node_list.filter((each) => each.limits);
-  const values = (limits) => JSON.stringify(Object.entries(limits).map(([name, limit]) => [name, limit.value]).sort());
-  return known.filter((each) => values(each.limits) !== values(known[0].limits));
+/** The limits that most nodes have, and the nodes that have others. */
+function compare(answer) {
+  const values = ({ limits }) => JSON.stringify(Object.entries(limits).map(([name, limit]) => [name, limit.value]).sort());
+  const groups = Map.groupBy(answer.node_list.filter((each) => each.limits), values);
+  const [most, ...others] = [...groups.values()].sort((a, b) => b.length - a.length);
+  return { usual: most?.[0] ?? answer, others: others.flat() };
 }
 
 export function panel(app, topic) {
@@ -51,14 +52,14 @@ export function panel(app, topic) {
   if (!answer) return html`<p class="soft">Loading…</p>`;
   const lacks = app.source.lacks("limits");
   if (!answer.limits) return emptyState("No node of this topic has limits.", html`<p>${lacks ?? "Go's nsqd has none."}</p>`);
-  const others = differing(answer);
+  const { usual, others } = compare(answer);
   const without = answer.node_list.filter((each) => each.error);
-  return html`<dl class="options">${Object.entries(answer.limits).map(([name, { value, source }]) => html`<dt>${WORDS[name]?.[0] ?? name}</dt><dd>${showValue(value)} ${badge(source === "topic" ? "of this topic" : "from the flag")}</dd>`)}
-      <dt>Dead letters go to</dt><dd>${answer.dead_letter_topic ? html`<a href=${app.href("topic", { topic: answer.dead_letter_topic })}>${answer.dead_letter_topic}</a>` : "nowhere: such messages are dropped and counted"}</dd></dl>
-    ${others.map((each) => html`<p class="warning">${each.node} differs: ${Object.entries(each.limits).filter(([name, limit]) => limit.value !== answer.limits[name]?.value).map(([name, limit]) => `${WORDS[name]?.[0] ?? name} ${showValue(limit.value)}`).join(", ")}</p>`)}
+  return html`<dl class="options">${Object.entries(usual.limits).map(([name, { value, source }]) => html`<dt>${WORDS[name]?.[0] ?? name}</dt><dd>${showValue(value)} ${badge(source === "topic" ? "of this topic" : "from the flag")}</dd>`)}
+      <dt>Dead letters go to</dt><dd>${usual.dead_letter_topic ? html`<a href=${app.href("topic", { topic: usual.dead_letter_topic })}>${usual.dead_letter_topic}</a>` : "nowhere: such messages are dropped and counted"}</dd></dl>
+    ${others.map((each) => html`<p class="warning">${each.node} differs: ${Object.entries(each.limits).filter(([name, limit]) => limit.value !== usual.limits[name]?.value).map(([name, limit]) => `${WORDS[name]?.[0] ?? name} ${showValue(limit.value)}`).join(", ")}</p>`)}
     ${without.map((each) => html`<p class="warning">${each.node}: ${each.error === "NOT_SUPPORTED" ? "it has no limits" : each.error}</p>`)}
     ${app.can("admin")
-      ? html`<div class="bar">${button("Edit…", () => edit(app, topic, state), { reason: lacks })}${others.length ? button("Apply to all nodes", () => save(app, topic, state, ownValues(answer))) : nothing}</div>`
+      ? html`<div class="bar">${button("Edit…", () => edit(app, topic, state, usual), { reason: lacks })}${others.length ? button("Apply to all nodes", () => save(app, topic, state, ownValues(usual))) : nothing}</div>`
       : nothing}`;
 }
 
@@ -71,8 +72,7 @@ async function save(app, topic, state, limits) {
   return result;
 }
 
-function edit(app, topic, state) {
-  const { limits } = state.answer;
+function edit(app, topic, state, { limits }) {
   return openDialog(app, `Limits of ${topic}`, (dialog) => {
     const form = dialog.state;
     const submit = async (event) => {
@@ -105,7 +105,7 @@ function edit(app, topic, state) {
         } catch (error) {
           if (error.status === 401) {
             dialog.done(null);
-            if (await actions.signIn(app)) edit(app, topic, state);
+            if (await actions.signIn(app)) edit(app, topic, state, { limits });
             return;
           }
           form.errors.all = error.message;

@@ -122,7 +122,7 @@ function pauseMarked(app, key) {
   if (rows.length && app.can("operate")) actions.pause(app, rows.map((row) => ({ topic: row.topic })), rows.some((row) => !row.paused));
 }
 
-const nodesNote = ({ up, stale, gone, counted }) => (stale || gone ? `${counted} of ${up + stale} nodes counted` : null);
+const nodesNote = ({ up, stale, gone }) => (stale || gone ? `${up} of ${up + stale + gone} nodes answer` : null);
 
 export const overview = {
   title: () => "Overview",
@@ -332,7 +332,7 @@ const channelNodeColumns = (app, target) => [
     id: "act", label: "", css: "act", cell: (row) => {
       if (!app.can("operate") || app.source.mode === "node") return nothing;
       const here = [{ ...target, node: row.node }];
-      return html`${button(row.paused ? "Unpause here" : "Pause here", () => actions.pause(app, here, !row.paused))}${app.can("admin") ? button("Empty here…", () => actions.lose(app, "empty", here)) : nothing}`;
+      return html`${button(row.paused ? "Unpause" : "Pause", () => actions.pause(app, here, !row.paused), { tip: "on this node only" })}${app.can("admin") ? button("Empty…", () => actions.lose(app, "empty", here), { tip: "on this node only" }) : nothing}`;
     },
   },
 ];
@@ -349,12 +349,28 @@ function connectLines(app, target) {
   return `import nsq\n\nnsq.Reader(topic="${name}", channel="${channelName}", nsqd_tcp_addresses=["${host}:${port}"],\n           message_handler=lambda message: print(message.body) or True)\nnsq.run()`;
 }
 
+/** Ask for the clients beside the page's other figures: a node that hangs holds up only these. */
+async function askClients(app, module, target) {
+  const { route, memory } = app;
+  if (memory.get("asks-clients")) return;
+  memory.set("asks-clients", true);
+  try {
+    const answer = await app.source.clients({ ...target, kind: "consumer" });
+    if (app.memory === memory) memory.set("channel-clients", module.clientRates(app, answer));
+  } catch (error) {
+    if (app.route.name === route.name && error.status !== 404) app.notify(`The clients could not be read: ${error.message}`, { kind: "bad" });
+  }
+  memory.delete("asks-clients");
+  app.invalidate();
+}
+
 export const channel = {
   title: (app) => `${app.route.topic}/${app.route.channel}`,
   async load(app, { topic: name, channel: channelName }) {
-    const { clientRates } = await import("./view_nodes.js");
-    const [detail, history, clients] = await Promise.all([app.source.channel(name, channelName), historyOf(app, { topic: name, channel: channelName }), app.source.clients({ topic: name, channel: channelName, kind: "consumer" })]);
-    return { detail, history, clients: clientRates(app, clients), module: await import("./view_nodes.js") };
+    const module = await import("./view_nodes.js");
+    askClients(app, module, { topic: name, channel: channelName });
+    const [detail, history] = await Promise.all([app.source.channel(name, channelName), historyOf(app, { topic: name, channel: channelName })]);
+    return { detail, history, module };
   },
   render(app, data, error) {
     const { topic: name, channel: channelName } = app.route;
@@ -364,7 +380,7 @@ export const channel = {
     const detail = data?.detail;
     if (!detail) return html`${heading}<h1 tabindex="-1">${channelName}</h1><p class="soft">Loading…</p>`;
     const percentiles = percentilesText(detail.latency);
-    const latencies = data.history?.series.latency_ns;
+    const latencies = data.history?.series.latency_ns?.some((value) => value !== null);
     return html`${heading}
       <div class="bar"><h1 tabindex="-1">${channelName}</h1>${pausedRow(detail)}<span class="grow"></span>
         ${app.can("peek") ? html`<a class="button" href=${app.href("messages", target)}>Peek</a>` : nothing}
@@ -391,10 +407,12 @@ export const channel = {
       </div>
       <h2>Nodes</h2>
       ${table(app, { id: "channel-nodes", label: "nodes", columns: channelNodeColumns(app, target), rows: detail.node_list, keyOf: (row) => row.node, sortKey: "nsort", fallback: "node", rowClass: (row) => (row.state === "up" ? "" : "old") })}
-      ${data.module.clientsTable(app, data.clients, {
-        title: "Clients", isOfOneChannel: true,
-        empty: emptyState("No consumer is connected.", html`<p>With pynsq:</p>`, copyLine(app, connectLines(app, target))),
-      })}`;
+      ${app.memory.has("channel-clients")
+        ? data.module.clientsTable(app, app.memory.get("channel-clients"), {
+            title: "Clients", isOfOneChannel: true,
+            empty: emptyState("No consumer is connected.", html`<p>With pynsq:</p>`, copyLine(app, connectLines(app, target))),
+          })
+        : html`<h2>Clients</h2><p class="soft">Asking…</p>`}`;
   },
   onPause(app) {
     const { topic: name, channel: channelName } = app.route;

@@ -20,8 +20,8 @@ export const paused = (row) => {
 };
 
 /** A button that is dead where something is missing, and says what. */
-export function button(label, onClick, { reason, kind = "", type = "button", id } = {}) {
-  return html`<button type=${type} id=${id ?? nothing} class=${kind} aria-disabled=${reason ? "true" : nothing} title=${reason ?? nothing} @click=${(event) => {
+export function button(label, onClick, { reason, tip, kind = "", type = "button", id } = {}) {
+  return html`<button type=${type} id=${id ?? nothing} class=${kind} aria-disabled=${reason ? "true" : nothing} title=${reason ?? tip ?? nothing} @click=${(event) => {
     if (reason) event.preventDefault();
     else onClick?.(event);
   }}>${label}</button>`;

@@ -65,7 +65,6 @@ def test_publishing_with_the_button_moves_the_figures(
 ) -> None:
     create(nsqd, "moves", "c")
     page = open_page(nsqd, "/topics/moves")
-    page.locator("#interval").select_option("2")
     page.get_by_role("button", name="Publish…").first.click()
     page.get_by_label("Body").fill("hello")
     page.get_by_label("Times").fill("1000")
@@ -87,7 +86,6 @@ def test_rates_skip_a_restart_of_the_node(start_nsqd: StartNsqd, open_page: Open
     create(nsqd, "t", "c")
     publish(nsqd, "t", *[b"x"] * 50)
     page = open_page(nsqd, "/topics", allowed_errors="ERR_CONNECTION_REFUSED")
-    page.locator("#interval").select_option("2")
     expect(page.locator('tr[data-key="t"] td').nth(3)).not_to_have_text(NONE)
 
     nsqd.kill()
@@ -409,7 +407,6 @@ def test_a_queue_that_grows_without_consumers_is_found(
     create(nsqd, "grows", "c")
     page = open_page(nsqd)
     expect(page.get_by_text("No findings")).to_be_visible()
-    page.locator("#interval").select_option("2")
 
     def find() -> bool:
         publish(nsqd, "grows", b"x")
