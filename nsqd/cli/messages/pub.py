@@ -209,15 +209,18 @@ async def _publish(options: argparse.Namespace) -> int:
         async with progress, producer:
             await job.publish(producer)
     except NsqError as error:
-        raise _explain(error, job) from error
+        raise _explain(error, job, has_connected=producer.stats().connects > 0) from error
     job.report(producer)
     return job.code
 
 
-def _explain(error: NsqError, job: Job) -> CliError:
+def _explain(error: NsqError, job: Job, *, has_connected: bool) -> CliError:
     cause = error.__cause__
-    text = f"{error} ({cause})" if isinstance(cause, ConnectError) else str(error)
-    return CliError(f"{text}\n{job.certainty()}", find_exit_code(error))
+    text = str(error)
+    if isinstance(cause, ConnectError) and str(cause) not in text:
+        text = f"{text} ({cause})"
+    certainty = job.certainty() if has_connected else "nothing is published"
+    return CliError(f"{text}\n{certainty}", find_exit_code(error))
 
 
 class Job:
