@@ -4,7 +4,7 @@
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from nsqadmin.api.go_shapes import find_newest, merge_percentiles, parse_version
@@ -106,10 +106,11 @@ def show_channel(view: View, key: Key, samples: Mapping[str, Sample], now: float
     }
 
 
-def show_nodes(view: View, now: float) -> list[Object]:
-    """Return all nodes, in order of their names."""
+def show_nodes(view: View, now: float) -> Iterator[Object]:
+    """Give all nodes, in order of their names."""
     newest = find_newest(each.producer for each in view.nodes.values())
-    return [show_node(view, node, newest, now) for _, node in sorted(view.nodes.items())]
+    for _, node in sorted(view.nodes.items()):
+        yield show_node(view, node, newest, now)
 
 
 def show_node(view: View, node: Node, newest: tuple[int, ...], now: float) -> Object:

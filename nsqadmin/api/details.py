@@ -6,7 +6,7 @@ the time that a tombstone has left are always asked for.
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -21,7 +21,7 @@ from nsqadmin.api.detail_shapes import (
 )
 from nsqadmin.api.figures import find_since
 from nsqadmin.api.go_shapes import find_newest
-from nsqadmin.api.replies import ApiRouter, json_reply, not_modified
+from nsqadmin.api.replies import ApiRouter, encode, json_reply, not_modified
 from nsqadmin.api.shared import RoundDocuments, SharedQuestions
 from nsqadmin.cluster.collector import Collector
 from nsqadmin.cluster.figures import BadStatsError, KeyTable, Sample, read_sample
@@ -135,7 +135,7 @@ class DetailRoutes:
             return await self._node(request, view, name)
         if find_since(request) == view.seq:
             return not_modified()
-        document = self._documents.get(view.seq, "nodes", lambda: _show_nodes(view))
+        document = await self._documents.get(view.seq, "nodes", lambda: _show_nodes(view))
         return await document.reply(request)
 
     async def _node(self, request: Request, view: View, name: str) -> Response:
@@ -210,14 +210,17 @@ def is_fresh(request: Request) -> bool:
     return request.find("fresh") in ("1", "true")
 
 
-def _show_nodes(view: View) -> Object:
-    """Return the list of nodes, with ages as of the end of the round."""
-    return {
-        "seq": view.seq,
-        "time_ms": view.time_ms,
-        "lookupd_count": len(view.lookupds),
-        "nodes": show_nodes(view, view.at),
-    }
+def _show_nodes(view: View) -> Iterator[str]:
+    """Give the list of nodes in parts, with ages as of the end of the round."""
+    yield (
+        f'{{"seq":{view.seq},"time_ms":{view.time_ms},'
+        f'"lookupd_count":{len(view.lookupds)},"nodes":['
+    )
+    separator = ""
+    for node in show_nodes(view, view.at):
+        yield separator + encode(node).decode()
+        separator = ","
+    yield "]}"
 
 
 def _find_memory(document: Any) -> int | None:

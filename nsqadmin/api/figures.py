@@ -3,7 +3,9 @@
 Documents that many viewers get are made once for each round.
 """
 
+import json
 import time
+from collections.abc import Iterator
 from typing import Final
 
 from nsqadmin.access.roles import Caller, Right
@@ -94,7 +96,7 @@ class FigureRoutes:
             return not_modified()
         if since is not None and not view.first_seq <= since < view.seq:
             since = None
-        document = self._documents.get(view.seq, since, lambda: _show_queues(view, since))
+        document = await self._documents.get(view.seq, since, lambda: _show_queues(view, since))
         return await document.reply(request)
 
     async def _history(self, request: Request, _caller: Caller) -> Response:
@@ -151,7 +153,8 @@ def find_since(request: Request) -> int | None:
     return int(text) if is_number else None
 
 
-def _show_queues(view: View, since: int | None) -> dict[str, object]:
+def _show_queues(view: View, since: int | None) -> Iterator[str]:
+    """Give the document in parts: two thousand topics are encoded over several turns."""
     rows = view.merged.rows
     if since is None:
         chosen = list(rows)
@@ -163,14 +166,14 @@ def _show_queues(view: View, since: int | None) -> dict[str, object]:
             for (topic, channel), seq in view.removed.items()
             if seq > since
         ]
-    return {
-        "seq": view.seq,
-        "time_ms": view.time_ms,
-        "full": since is None,
-        "columns": COLUMNS,
-        "rows": [(topic, channel or None, *rows[topic, channel]) for topic, channel in chosen],
-        "removed": removed,
-    }
+    head = {"seq": view.seq, "time_ms": view.time_ms, "full": since is None, "columns": COLUMNS}
+    encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+    yield encode(head)[:-1] + ',"rows":['
+    separator = ""
+    for topic, channel in chosen:
+        yield separator + encode((topic, channel or None, *rows[topic, channel]))
+        separator = ","
+    yield f'],"removed":{encode(removed)}}}'
 
 
 def _rounded(values: list[float | None]) -> list[float | None]:

@@ -63,8 +63,8 @@ class Document:
 
     __slots__ = ("_zipped", "body")
 
-    def __init__(self, value: object) -> None:
-        self.body = encode(value)
+    def __init__(self, body: bytes) -> None:
+        self.body = body
         self._zipped: dict[str, bytes] = {}
 
     async def reply(self, request: Request) -> Response:

@@ -2,10 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Iterable
 from typing import Any, Final, TypeVar
 
 from nsqadmin.api.replies import Document
+from nsqd.runtime.slices import join_slices
 
 KEEP_S: Final = 1.0
 MAX_KEPT: Final = 256
@@ -19,18 +20,18 @@ class RoundDocuments:
     """Documents of the last round of the collector, encoded and compressed once for all."""
 
     def __init__(self) -> None:
-        self._documents: dict[Hashable, Document] = {}
+        self._documents: dict[Hashable, asyncio.Task[Document]] = {}
         self._seq = -1
 
-    def get(self, seq: int, name: Hashable, make: Callable[[], object]) -> Document:
-        """Return a document of a round, made when it is first asked for."""
+    async def get(self, seq: int, name: Hashable, parts: Callable[[], Iterable[str]]) -> Document:
+        """Return a document of a round, put together in slices when it is first asked for."""
         if self._seq != seq or len(self._documents) >= MAX_DOCUMENTS:
             self._documents.clear()
             self._seq = seq
-        document = self._documents.get(name)
-        if document is None:
-            document = self._documents[name] = Document(make())
-        return document
+        task = self._documents.get(name)
+        if task is None:
+            task = self._documents[name] = asyncio.ensure_future(_make_document(parts()))
+        return await asyncio.shield(task)
 
 
 class SharedQuestions:
@@ -67,6 +68,10 @@ class SharedQuestions:
         if len(self._answers) >= MAX_KEPT:
             for key in [key for key, (_, task) in self._answers.items() if task.done()]:
                 del self._answers[key]
+
+
+async def _make_document(parts: Iterable[str]) -> Document:
+    return Document(await join_slices(parts))
 
 
 async def _run(find: Callable[[], Awaitable[_T]]) -> _T:

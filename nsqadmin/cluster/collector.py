@@ -29,7 +29,6 @@ from nsqadmin.cluster.upstream import Address, Upstream, UpstreamError
 from nsqadmin.cluster.view import REMEMBERED_ROUNDS, Node, NodeStatus, View
 from nsqd.runtime.event_loop import end_task, start_task
 from nsqd.runtime.slices import gather_slices
-from nsqd.runtime.turns import running_turns
 
 logger = logging.getLogger(__name__)
 
@@ -286,10 +285,10 @@ class Collector:
         merger = Merger()
         for _ in await gather_slices(self._merge_nodes(merger)):
             pass
-        await running_turns().next_turn()
-        slice_began = time.perf_counter()
-        merged = merger.finish()
-        self._busy_s += time.perf_counter() - slice_began
+        merged = Merged()
+        cpu_s = time.thread_time()
+        await gather_slices(merger.finish_into(merged))
+        self._busy_s += time.thread_time() - cpu_s
         now, wall_s = time.monotonic(), time.time()
         await gather_slices(self._note_history(merged, wall_s))
         last = self.view

@@ -4,7 +4,7 @@
 the rows at the end. A topic's row has its own depth and, added up, what its channels do.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -137,6 +137,12 @@ class Merger:
     def finish(self) -> Merged:
         """Return the rows of all nodes that were added."""
         merged = Merged()
+        for _ in self.finish_into(merged):
+            pass
+        return merged
+
+    def finish_into(self, merged: Merged) -> Iterator[None]:
+        """Make the rows, a topic in each step; all are there when the steps are over."""
         rows = merged.rows
         topics: dict[str, list[tuple[str, list[Any]]]] = {}
         for (topic, channel), total in self._sums.items():
@@ -151,8 +157,8 @@ class Merger:
             _add_topic(merged, topic, own, channels)
             for name, total in channels:
                 rows[topic, name] = _channel_row(total)
+            yield
         _sum_up(merged)
-        return merged
 
 
 def _add_channel(total: list[Any], totals: Totals, figures: tuple[Any, ...]) -> None:
