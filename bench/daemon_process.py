@@ -199,6 +199,8 @@ def _start(
         data_path.mkdir()
         if setting.seed:
             setting.seed(data_path)
+        # A Ctrl-C between the start of the process and the `try` would leave it running.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         process = _spawn(
             target,
             [
@@ -214,6 +216,7 @@ def _start(
         )
         daemon = Daemon((HOST, tcp_port), (HOST, http_port), process.pid)
         try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             _wait_for_ping(daemon, process)
         except BaseException as error:
             _end(process)
@@ -253,6 +256,7 @@ def _spawn(
                 start_new_session=True,
             )
         except OSError as error:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             raise DaemonError(f"cannot start {target}: {error}") from error
 
 

@@ -104,7 +104,9 @@ OUR_OWN = {
     "snapshot-max-lease",
     "snapshot-max-leases",
     "snapshot-max-bytes",
+    "console",
     "http-cors-origin",
+    "http-allowed-host",
     "http-auth-token-file",
     "lookupd-auth-token-file",
 }
