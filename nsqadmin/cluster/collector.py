@@ -99,6 +99,7 @@ class Collector:
         self._looked_at = time.monotonic()
         # Seconds of the processor that the last round took, about.
         self._busy_s = 0.0
+        self._cpu_began_s = 0.0
         self._round_count = 0
         self._interval_s = poll_interval_s
         now_ms = time.time_ns() // 1_000_000
@@ -154,7 +155,7 @@ class Collector:
     async def run_round(self) -> None:
         """Ask everybody once and publish what they say."""
         began = time.monotonic()
-        self._busy_s = 0.0
+        self._cpu_began_s = time.thread_time()
         await self._discover()
         now = time.monotonic()
         for node in self._nodes.values():
@@ -220,9 +221,7 @@ class Collector:
         address = node.producer.address
         try:
             document = await self._upstream.get(address, STATS_TARGET, is_node=True)
-            began = time.thread_time()
             sample = read_sample(document, time.monotonic(), self._keys, node.sample)
-            self._busy_s += time.thread_time() - began
             if node.extensions_start_s != sample.start_time_s:
                 await self._identify(node, sample.start_time_s)
         except (UpstreamError, BadStatsError) as error:
@@ -284,14 +283,13 @@ class Collector:
 
     async def _publish(self, began: float) -> None:
         merger, merged = Merger(), Merged()
-        # The processor's time, with the little that viewers ask for in between; a busy machine
-        # must not make rounds rarer.
-        cpu_began = time.thread_time()
         await gather_slices(self._merge_nodes(merger))
         await gather_slices(merger.finish_into(merged))
         now, wall_s = time.monotonic(), time.time()
         await gather_slices(self._note_history(merged, wall_s))
-        self._busy_s += time.thread_time() - cpu_began
+        # The processor's time, with the little that viewers ask for meanwhile: a busy machine must
+        # not make rounds rarer.
+        self._busy_s = time.thread_time() - self._cpu_began_s
         last = self.view
         known = {topic for state in self._lookupds for topic in state.topics}
         view = View(
