@@ -66,7 +66,7 @@ def test_an_example_runs(
     monkeypatch.setenv("NSQD_HTTP_ADDRESS", daemon.http_address)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     main(["context", "add", "prod", "--nsqd", daemon.tcp_address])
-    _, *argv = shlex.split(line.rpartition("| ")[2].partition(" > ")[0])
+    _, *argv = shlex.split(line[line.index("nsq ") :].partition(" > ")[0])
 
     code = run_briefly(argv)
 
