@@ -165,6 +165,8 @@ class MessageRoutes:
         """Look into one node; return its messages, or why there are none."""
         if node.extensions is not None and "peek" not in node.extensions:
             return [], "NOT_SUPPORTED: this nsqd has no peek"
+        if "order" in query and "peek_newest" not in (node.extensions or ()):
+            return [], "NOT_SUPPORTED: this nsqd shows the oldest messages only"
         path = "/channel/peek" if "channel" in query else "/topic/peek"
         while True:
             target = f"{path}?{urlencode(query | {'count': str(count)})}"

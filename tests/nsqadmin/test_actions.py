@@ -143,6 +143,27 @@ async def test_a_drain(cluster: Cluster, start_admin: StartAdmin) -> None:
     assert status == 503
 
 
+async def test_a_client_is_closed_and_a_log_level_set(
+    cluster: Cluster, start_admin: StartAdmin
+) -> None:
+    await cluster.create("orders", "mail")
+    consumer = await cluster.nsqds[0].consumer("orders", "mail")
+    admin = await start_admin(**cluster.options)
+    clients = await admin.get("/api/v2/clients?topic=orders")
+    [row] = clients["rows"]
+    address = row[clients["columns"].index("remote_address")]
+    node = {"node": cluster.nodes[0]}
+
+    closed = await admin.act("close_client", node, params={"remote_address": address})
+    again = await admin.act("close_client", node, params={"remote_address": "127.0.0.1:1"})
+    level = await admin.act("set_log_level", node, params={"level": "info"})
+
+    assert closed["counts"]["done"] == level["counts"]["done"] == 1
+    assert again["counts"]["failed"] == 1
+    await consumer.read_response()  # CLOSE_WAIT
+    await consumer.close()
+
+
 async def test_what_runs_can_be_stopped(farm: Farm, start_admin: StartAdmin) -> None:
     admin = await start_admin(lookupd_http_addresses=(f"127.0.0.1:{farm.port}",))
     for node in farm.nodes:

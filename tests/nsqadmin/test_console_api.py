@@ -193,6 +193,9 @@ async def test_messages_are_looked_at_and_published(
     assert (await admin.request("GET", gone)).error == (404, "MESSAGE_NOT_FOUND")
     only = await admin.get(f"/api/v2/messages?topic=orders&channel=mail&node={second}&count=1")
     assert [message["node"] for message in only["messages"]] == [second]
+    newest = await admin.get("/api/v2/messages?topic=orders&channel=mail&order=newest")
+    if "peek_newest" not in (await admin.get("/api/v2/nodes"))["nodes"][0]["extensions"]:
+        assert newest["node_list"][0]["error"].startswith("NOT_SUPPORTED")
     # A look changes nothing.
     assert (await cluster.nsqds[0].channel("orders", "mail"))["depth"] == 1
     deferred = {"topic": "orders", "body": "later", "defer_ms": 60_000}
