@@ -93,6 +93,18 @@ def test_top_gives_the_terminal_back_after_a_signal(
         assert terminal.process.wait(20) == 0
 
 
+def test_top_can_be_left_while_nsqd_hangs(shell: Shell, our_daemon: DaemonProcess) -> None:
+    flags = ("--interval", "0.1s", "--timeout", "60s")
+    with on_terminal(shell, "top", *flags, "-a", node(our_daemon)) as terminal:
+        terminal.wait_for("s sort")
+        our_daemon.suspend()
+        terminal.press("s")
+        terminal.wait_for("by in")
+        terminal.press("q")
+        assert terminal.process.wait(20) == 0
+        our_daemon.resume()
+
+
 def test_top_reports_without_a_terminal(shell: Shell, daemon: DaemonProcess) -> None:
     daemon.publish("t", b"x")
     at = ("-a", node(daemon), "--interval", "0.1s", "--count", "2")

@@ -79,7 +79,8 @@ class Top:
         """Print the figures again and again, without a terminal."""
         self._end_with_signals()
         for number in itertools.count(1):
-            await self._look()
+            if not await self._look_unless_stopped():
+                return self._code
             if self._options.json:
                 rows = [row.as_object() for row in self._view.rows]
                 nodes = [line.as_object() for line in self._lines]
@@ -143,7 +144,8 @@ class Top:
                 changing = asyncio.create_task(self._make_changes(orders, redraw))
                 try:
                     while not self._is_last() and not await self._pause():
-                        await self._look()
+                        if not await self._look_unless_stopped():
+                            break
                         redraw()
                 finally:
                     changing.cancel()
@@ -166,6 +168,20 @@ class Top:
         except TimeoutError:
             return False
         return True
+
+    async def _look_unless_stopped(self) -> bool:
+        """Ask the nodes; return False at once when it ends meanwhile, as one may hang."""
+        looking = asyncio.create_task(self._look())
+        stopping = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait((looking, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if looking.done():
+                looking.result()
+            return looking.done()
+        finally:
+            looking.cancel()
+            stopping.cancel()
+            await asyncio.gather(looking, stopping, return_exceptions=True)
 
     async def _look(self) -> None:
         """Ask the nodes; keep what is known if none answers any more."""
