@@ -5,7 +5,7 @@ import time
 from typing import Final
 
 from bench import wire
-from bench.fairness import backlogs, crowds, http_loads, tls_loads, topics
+from bench.fairness import backlogs, crowds, http_loads, scans, tls_loads, topics
 from bench.fairness.floods import (
     SNAPPY_EMPTY_CHUNK,
     SNAPPY_HEADER,
@@ -290,6 +290,21 @@ _MANY: Final = (
         *("http-million", "POST /mpub of a million lines", http_loads.post_large_mpubs),
         size=1_000_000,
         quick_size=50_000,
+    ),
+    Row(
+        *("scan", "reads snapshots of 500 MB on disk", scans.Scan(), ("--mem-queue-size=0",)),
+        size=2_200_000,
+        quick_size=20_000,
+        is_ours_only=True,
+    ),
+    Row(
+        "snapshot",
+        "takes snapshots of a million messages in memory",
+        scans.Scan(backlogs.BODY, is_read=False),
+        _IN_MEMORY,
+        size=1_000_000,
+        quick_size=10_000,
+        is_ours_only=True,
     ),
 )
 
