@@ -263,6 +263,8 @@ class MessageQueue:
         if count < whole_count:
             piece = self.memory.cut_front(count)
         else:
+            if self.memory.copy is not None:
+                self.memory.copy.note_leaving()
             self.memory.pieces.popleft()
             self.memory.leave(piece)
         if self._unread_count and piece.origin is _RETURNED and not self.memory.written_count:

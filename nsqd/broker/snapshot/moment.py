@@ -20,9 +20,11 @@ from struct import Struct
 from diskqueue.views.pins import Pins
 from diskqueue.views.view import SegmentRange
 from nsqd.broker.channel import Channel
+from nsqd.broker.disposal import Dropped, dispose
 from nsqd.broker.queue.backend import DiskBackend, NullBackend
 from nsqd.broker.queue.batch import RECORD_OVERHEAD_BYTES, Message, MixedBatch, Piece
 from nsqd.broker.queue.due_log import DueCopy
+from nsqd.broker.queue.memory import PiecesCopy
 from nsqd.broker.queue.message_queue import MessageQueue
 from nsqd.broker.scheduler import Scheduler
 from nsqd.broker.snapshot.copies import MAX_GROUP_COUNT, DeferredCopy, InFlightCopy
@@ -30,6 +32,9 @@ from nsqd.broker.topic import Topic
 
 # Records are encoded so many bytes at a time, but for a single larger one: 0.1 ms.
 MAX_CHUNK_BYTES = 256 * 1024
+# Single messages up to this size are put together, so many at a time.
+MAX_SMALL_BYTES = 1024
+MAX_SMALL_COUNT = 128
 
 _pack_due = Struct(">q").pack
 
@@ -62,6 +67,7 @@ class Moment:
             OSError: the process has no descriptors left.
         """
         queue = topic.queue if channel is None else channel.queue
+        self._scheduler = scheduler
         self.topic_name = topic.name
         self.channel_name = None if channel is None else channel.name
         self.taken_ns = scheduler.wall_time_ns()
@@ -77,8 +83,8 @@ class Moment:
             self.due_times = backend.due_log.open_copy(self.taken_ns)
             self.pins = backend.queue.view.pins
             self.segments = backend.queue.view.pin_unread()
-        self._pieces = list(queue.memory.pieces)  # 4 ms for a million of them
-        self._pieces.reverse()
+        self._memory = queue.memory
+        self._pieces: PiecesCopy | None = queue.memory.begin_copy()
         self._deferred_pieces: list[Piece] = []
         bounds = topic.bounds if channel is None else channel.bounds
         self._limbo = [] if bounds is None else bounds.copy_limbo()
@@ -101,6 +107,8 @@ class Moment:
 
     def step(self) -> bool:
         """Copy some more; return whether there is more to copy."""
+        if self._pieces is not None and self._pieces.step():
+            return True
         if self._in_flight is not None and self._in_flight.step():
             return True
         return self._deferred is not None and self._deferred.step()
@@ -112,7 +120,15 @@ class Moment:
         if self._channel is not None:
             self._channel.deferred.end_copy()
             self._channel = None
-        self._pieces = self._deferred_pieces = []
+        dropped: list[Dropped] = []
+        if self._pieces is not None:
+            self._memory.end_copy()
+            dropped += self._pieces.let_go()
+        if self._deferred is not None:
+            dropped += self._deferred.let_go()
+        dispose(self._scheduler, dropped)
+        self._pieces = None
+        self._deferred_pieces = []
         self._limbo = []
         self._in_flight = self._deferred = None
         self.due_times.close()
@@ -128,12 +144,22 @@ class Moment:
     def _iter_ready(self) -> Iterator[Chunk]:
         if self._limbo:
             yield from _encode_messages(self._limbo)
-        while self._pieces:
-            piece = self._pieces.pop()
+        small: list[bytes] = []  # records of pieces of one message each
+        for piece in self._pieces.take_all() if self._pieces is not None else ():
             if piece.batch.is_deferred and piece.batch.due_ns > self._steady_ns:
                 self._deferred_pieces.append(piece)
-                continue
-            yield from _encode_piece(piece)
+            elif piece.count == 1 and piece.body_bytes <= MAX_SMALL_BYTES:
+                small.append(piece.batch.records(piece.start, piece.stop)[0])
+                if len(small) >= MAX_SMALL_COUNT:
+                    yield Chunk(b"".join(small), len(small))
+                    small.clear()
+            else:
+                if small:
+                    yield Chunk(b"".join(small), len(small))
+                    small.clear()
+                yield from _encode_piece(piece)
+        if small:
+            yield Chunk(b"".join(small), len(small))
 
     def _iter_deferred(self) -> Iterator[Chunk]:
         for piece in self._deferred_pieces:

@@ -1,6 +1,8 @@
 """Memory: pieces come and go, and the counts follow."""
 
-from nsqd.broker.queue.batch import Batch, Origin, Piece
+import pytest
+
+from nsqd.broker.queue.batch import Batch, MixedBatch, Origin, Piece
 from nsqd.broker.queue.memory import Memory
 
 
@@ -54,3 +56,33 @@ def test_clearing_gives_the_pieces_back() -> None:
     assert list(memory.clear()) == PIECES
     assert counts_of(memory) == (0,) * 6
     assert not memory.pieces
+
+
+@pytest.mark.parametrize("size", [0, 1, 40_000])
+def test_a_copy_is_of_one_moment(size: int) -> None:
+    memory = Memory()
+    pieces = [make_single(number) for number in range(size)]
+    for piece in pieces:
+        memory.enter(piece)
+    copy = memory.begin_copy()
+
+    memory.enter(make_single(-1), at_front=True)
+    memory.enter(make_single(-2))
+    for count in (1, 3, 20_000):
+        copy.step()
+        for _ in range(min(count, len(memory.pieces))):
+            copy.note_leaving()
+            memory.leave(memory.pieces.popleft())
+        memory.enter(make_single(-3), at_front=True)
+    dropped = memory.clear()
+    while copy.step():
+        pass
+
+    assert list(copy.take_all()) == pieces
+    assert not dropped
+    assert len(copy.let_go()) == 1
+    memory.end_copy()
+
+
+def make_single(number: int) -> Piece:
+    return Piece(MixedBatch([b"%016d" % number], [1], [0], [b"x"]), 0, 1, Origin.MEMORY)
