@@ -103,7 +103,7 @@ export async function lose(app, action, targets) {
       const topicsOnly = targets.every((target) => target.channel === undefined);
       const messages = !isDeleting && topicsOnly ? facts.own : facts.messages;
       const channels = [...new Set(facts.channels.map((channel) => channel.channel))];
-      return html`<p class="loss"><b>${format.plural(messages, "message")}</b> ${messages === 1 ? "is" : "are"} there now, on ${format.plural(facts.nodes, "node")}. ${messages ? "They will be gone for good." : ""}</p>
+      return html`<p class="loss"><b>${format.plural(messages, "message")}</b> ${messages === 1 ? "is" : "are"} there now, on ${format.plural(facts.nodes, "node")}. ${messages ? `${messages === 1 ? "It" : "They"} will be gone for good.` : ""}</p>
         ${isDeleting && channels.length ? html`<p>${format.plural(channels.length, "channel")} will go too: ${channels.slice(0, 12).join(", ")}${channels.length > 12 ? ", …" : ""}</p>` : nothing}
         ${!isDeleting && topicsOnly ? html`<p>Its channels keep their own messages: empty them one by one.</p>` : nothing}
         ${facts.clients ? html`<p><b>${format.plural(facts.clients, "consumer")}</b> ${facts.clients === 1 ? "is" : "are"} connected${isDeleting ? " and will be cut off; a consumer that connects again creates it anew" : ""}.</p>` : nothing}
@@ -138,7 +138,7 @@ export function confirmTyped(app, { title, word, button, body, load, isHarmless 
     }}>
       ${body()}
       ${needsName
-        ? html`<label>Type <b class="word">${word}</b> to go on <input autofocus name="confirm" autocomplete="off" spellcheck="false" @input=${(event) => {
+        ? html`<label><span>Type <b class="word">${word}</b> to go on</span> <input autofocus name="confirm" autocomplete="off" spellcheck="false" @input=${(event) => {
             state.typed = event.target.value;
             dialog.update();
           }} /></label>`

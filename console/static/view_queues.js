@@ -325,9 +325,9 @@ const channelNodeColumns = (app, target) => [
   { id: "timed_out", label: "Timed out", num: true, value: (row) => row.timeout_count, cell: (row) => format.count(row.timeout_count) },
   { id: "messages", label: "Messages", num: true, value: (row) => row.message_count, cell: (row) => format.count(row.message_count) },
   { id: "clients", label: "Clients", num: true, small: true, value: (row) => row.clients, cell: (row) => format.count(row.clients) },
-  { id: "places", label: "Zone / region / else", num: true, tip: "messages delivered in the node's zone, its region, and elsewhere", cell: (row) => [row.zone_local_msg_count, row.region_local_msg_count, row.global_msg_count].map((each) => format.count(each ?? 0)).join(" / ") },
-  { id: "dropped", label: "Dropped", num: true, value: (row) => lossCount(row, /^(dropped|expired)/), cell: (row) => format.count(lossCount(row, /^(dropped|expired)/)) },
-  { id: "dead", label: "Dead letters", num: true, value: (row) => lossCount(row, /^dead/), cell: (row) => format.count(lossCount(row, /^dead/)) },
+  { id: "places", has: (row) => row.zone_local_msg_count || row.region_local_msg_count, label: "Zone / region / else", num: true, tip: "messages delivered in the node's zone, its region, and elsewhere", cell: (row) => [row.zone_local_msg_count, row.region_local_msg_count, row.global_msg_count].map((each) => format.count(each ?? 0)).join(" / ") },
+  { id: "dropped", has: (row) => lossCount(row, /^(dropped|expired)/) !== null, label: "Dropped", num: true, value: (row) => lossCount(row, /^(dropped|expired)/), cell: (row) => format.count(lossCount(row, /^(dropped|expired)/)) },
+  { id: "dead", has: (row) => lossCount(row, /^dead/) !== null, label: "Dead letters", num: true, value: (row) => lossCount(row, /^dead/), cell: (row) => format.count(lossCount(row, /^dead/)) },
   {
     id: "act", label: "", css: "act", cell: (row) => {
       if (!app.can("operate") || app.source.mode === "node") return nothing;
@@ -406,7 +406,7 @@ export const channel = {
         ${latencies ? chart(app, "Latency", data.history, [["worst", "latency_ns"]], "ns") : nothing}
       </div>
       <h2>Nodes</h2>
-      ${table(app, { id: "channel-nodes", label: "nodes", columns: channelNodeColumns(app, target), rows: detail.node_list, keyOf: (row) => row.node, sortKey: "nsort", fallback: "node", rowClass: (row) => (row.state === "up" ? "" : "old") })}
+      ${table(app, { id: "channel-nodes", label: "nodes", columns: channelNodeColumns(app, target).filter((column) => !column.has || detail.node_list.some(column.has)), rows: detail.node_list, keyOf: (row) => row.node, sortKey: "nsort", fallback: "node", rowClass: (row) => (row.state === "up" ? "" : "old") })}
       ${app.memory.has("channel-clients")
         ? data.module.clientsTable(app, app.memory.get("channel-clients"), {
             title: "Clients", isOfOneChannel: true,

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -77,19 +78,21 @@ class Admin:
 class Cluster:
     """All of them; `nsqds` in the order of their start."""
 
-    def __init__(self, directory: Path, *, nsqd_count: int = 3) -> None:
+    def __init__(self, directory: Path, *, nsqd_count: int = 3, flags: Sequence[str] = ()) -> None:
+        """Args: flags: of each nsqd."""
         self._directory = directory
         self._stack = contextlib.ExitStack()
         self.lookupd = WaitingDaemon(directory / "lookupd", command=LOOKUPD, keeps_ports=True)
         self.nsqds: list[DaemonProcess] = []
         self._nsqd_count = nsqd_count
+        self._flags = flags
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self.lookupd)
             for number in range(self._nsqd_count):
                 address = f"--lookupd-tcp-address={self.lookupd.tcp_address}"
-                nsqd = DaemonProcess(self._directory / f"nsqd-{number}", address)
+                nsqd = DaemonProcess(self._directory / f"nsqd-{number}", address, *self._flags)
                 nsqd.keeps_ports = True
                 self.nsqds.append(stack.enter_context(nsqd))
             self.admin = stack.enter_context(self.make_admin())

@@ -8,10 +8,12 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from tests.console.cluster import Cluster
 from tests.console.traffic import CHANNELS, Traffic
 from tests.support.daemon_process import DaemonProcess
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
+LATENCIES = ("--e2e-processing-latency-percentile=0.5,0.95,0.99",)
 FLAGS = ("--no-sandbox", "--disable-gpu", "--force-color-profile=srgb")
 # name, address, width, height, colours
 PICTURES = (
@@ -21,6 +23,7 @@ PICTURES = (
     ("channel-dark", "/topics/orders/mail", 1240, 830, "dark"),
     ("messages-light", "/topics/payments.dead?tab=messages", 1240, 900, "light"),
     ("dead-letters-light", "/dead-letters", 1240, 330, "light"),
+    ("nodes-dark", "/nodes", 1240, 260, "dark"),
     ("phone-dark", "/", 390, 780, "dark"),
 )
 
@@ -34,7 +37,7 @@ def take(browser: Browser, address: str, seconds: int) -> None:
             color_scheme="dark" if scheme == "dark" else "light",
         )
         page = context.new_page()
-        page.goto(f"http://{address}/console{path}")
+        page.goto(f"http://{address}{path}")
         pages.append((name, page))
     pages[0][1].wait_for_timeout(seconds * 1000)
     for name, page in pages:
@@ -46,7 +49,7 @@ def take(browser: Browser, address: str, seconds: int) -> None:
 
 
 def main() -> None:
-    """Run nsqd with traffic, and take the pictures."""
+    """Run a cluster with traffic, and take the pictures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=int, default=100, help="to let the charts fill")
     seconds = parser.parse_args().seconds
@@ -54,22 +57,30 @@ def main() -> None:
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     with (
         tempfile.TemporaryDirectory() as directory,
-        DaemonProcess(Path(directory), "--e2e-processing-latency-percentile=0.5,0.95,0.99") as nsqd,
+        Cluster(Path(directory), flags=LATENCIES) as cluster,
         sync_playwright() as playwright,
     ):
-        for topic, channels in CHANNELS.items():
-            name = topic.replace("#", "%23")
-            nsqd.request("POST", f"/topic/create?topic={name}")
-            for channel in channels:
-                nsqd.request("POST", f"/channel/create?topic={name}&channel={channel}")
-        limits = {"max_attempts": 3, "dead_letter_topic_suffix": ".dead"}
-        nsqd.request("POST", "/topic/limits?topic=payments", json.dumps(limits).encode())
-        traffic = Traffic(nsqd.tcp_port)
-        traffic.start()
+        for nsqd in cluster.nsqds:
+            prepare(nsqd)
+        traffics = [Traffic(nsqd.tcp_port) for nsqd in cluster.nsqds]
+        for traffic in traffics:
+            traffic.start()
         browser = playwright.chromium.launch(executable_path=chromium, args=list(FLAGS))
-        take(browser, nsqd.http_address, seconds)
+        take(browser, cluster.admin.http_address, seconds)
         browser.close()
-        traffic.stop()
+        for traffic in traffics:
+            traffic.stop()
+
+
+def prepare(nsqd: DaemonProcess) -> None:
+    """Make the topics and channels; what fails too often becomes a dead letter."""
+    for topic, channels in CHANNELS.items():
+        name = topic.replace("#", "%23")
+        nsqd.request("POST", f"/topic/create?topic={name}")
+        for channel in channels:
+            nsqd.request("POST", f"/channel/create?topic={name}&channel={channel}")
+    limits = {"max_attempts": 3, "dead_letter_topic_suffix": ".dead"}
+    nsqd.request("POST", "/topic/limits?topic=payments", json.dumps(limits).encode())
 
 
 if __name__ == "__main__":
