@@ -58,7 +58,7 @@ format: $(VENV)/.test ## lay the code out
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.run ## measure (ARGS=fairness: how long clients wait; ARGS='--against "CMD or host:port"': two in turns)
+bench: $(VENV)/.run ## measure (ARGS=fairness: how long clients wait; ARGS=--clients: see bench-clients; ARGS='--against "CMD or host:port"': two in turns)
 	$(BIN)/python -m bench $(ARGS)
 
 bench-clients: $(VENV)/.test ## measure nsqd.client and nsq, with pynsq and Go's tools (ARGS="--against nsqd")

@@ -4,6 +4,7 @@
     python -m bench --scenario mpub,sub/200B --against "nsqd" --rounds 5 --json result.json
     python -m bench --against 127.0.0.1:4150
     python -m bench fairness --help
+    python -m bench --clients          the client and the commands: bench.clients
 
 Exit status: 0, 1 if a case failed, 2 for wrong arguments, 130 after Ctrl-C.
 """
@@ -76,6 +77,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments[:1] == ["fairness"]:
         return fairness.main(arguments[1:])
+    if "--clients" in arguments:
+        # Imported here: it needs more than nsqd does.
+        from bench import clients
+
+        return clients.main([each for each in arguments if each != "--clients"])
     parser = _parser()
     options = parser.parse_args(arguments)
     limits = Limits(options.messages, options.seconds, is_quick=options.quick)

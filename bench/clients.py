@@ -25,6 +25,7 @@ import uvloop
 
 from bench.console import positive
 from bench.daemon_process import Daemon, Target, own_target, parse_target, running
+from bench.sinks import OURS_TIMES, measure_sinks
 from nsqd.client import Consumer, Message, Producer
 
 BODY: Final = b"x" * 200
@@ -236,7 +237,7 @@ def measure_commands(daemon: Daemon, count: int) -> list[tuple[str, float, float
     to, topic = f"--nsqd-tcp-address={address}", "--topic={}"
     commands: list[tuple[str, list[str], str]] = [
         ("nsq pub", [str(programs / "nsq"), "pub", "{}", "-q", *at], "in"),
-        ("to_nsq (Go)", [_find_go("to_nsq"), topic, to], "in"),
+        ("to_nsq (Go)", [find_go("to_nsq"), topic, to], "in"),
         (
             "nsq tail",
             [str(programs / "nsq"), "tail", "{}", "--channel", "c", "-n", str(count), *at],
@@ -244,7 +245,7 @@ def measure_commands(daemon: Daemon, count: int) -> list[tuple[str, float, float
         ),
         (
             "nsq_tail (Go)",
-            [_find_go("nsq_tail"), topic, "--channel=c", f"-n={count}", to],
+            [find_go("nsq_tail"), topic, "--channel=c", f"-n={count}", to],
             "out",
         ),
     ]
@@ -273,7 +274,17 @@ def measure_commands(daemon: Daemon, count: int) -> list[tuple[str, float, float
     return rows
 
 
-def _find_go(name: str) -> str:
+def make_filler(daemon: Daemon) -> Callable[[str, int], None]:
+    """Return a function that publishes so many messages to a topic."""
+    address = f"{daemon.tcp[0]}:{daemon.tcp[1]}"
+
+    def publish(topic: str, count: int) -> None:
+        _run(fill(address, topic, count))
+
+    return publish
+
+
+def find_go(name: str) -> str:
     """Return the path of a tool of Go, which is a binary; "" if there is none."""
     for directory in os.get_exec_path():
         path = shutil.which(name, path=directory)
@@ -312,6 +323,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"\n{f'command, {options.lines:,} lines':<32} {'msg/s':>20} {'CPU s':>12}")
         for name, rate, cpu_s in measure_commands(daemon, options.lines):
             print(f"{name:<32} {rate:>20,.0f} {cpu_s:>12.2f}")
+        times = f"; ours {OURS_TIMES} times that"
+        print(f"\n{f'{options.lines:,} messages{times}':<40} {'msg/s':>12} {'CPU s':>12} {'MB':>8}")
+        for sink in measure_sinks(daemon, options.lines, make_filler(daemon), find_go):
+            megabytes = sink.rss_bytes / 1e6
+            print(f"{sink.name:<40} {sink.rate:>12,.0f} {sink.cpu_s:>12.2f} {megabytes:>8.1f}")
     return 0
 
 
