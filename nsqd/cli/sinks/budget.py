@@ -11,8 +11,8 @@ from typing import Final
 
 from nsqd.client import Consumer, Message
 
-_BUDGET_BYTES: Final = 8 << 20
-_FIRST_COUNT: Final = 8
+_BUDGET_BYTES: Final = 4 << 20
+_FIRST_COUNT: Final = 4
 
 
 class ByteBudget:

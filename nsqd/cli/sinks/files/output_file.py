@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 _GZIP_WINDOW: Final = 31
+_PIECE_BYTES: Final = 1 << 20
 
 
 class OutputFile:
@@ -54,7 +55,13 @@ class OutputFile:
         Raises:
             OSError: a part may stand in the file: `cut_back` is next.
         """
-        lines = b"\n".join(bodies) + b"\n"
+        size = sum(map(len, bodies))
+        # Large bodies one by one: all of them in one piece would be in memory twice.
+        step = len(bodies) if size <= _PIECE_BYTES else 1
+        for start in range(0, len(bodies), step):
+            self._write_lines(b"\n".join(bodies[start : start + step]) + b"\n")
+
+    def _write_lines(self, lines: bytes) -> None:
         if self._gzip_level is None:
             self._append(b"\n" + lines if self._is_torn else lines)
             self._is_torn = False

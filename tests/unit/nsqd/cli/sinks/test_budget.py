@@ -25,11 +25,11 @@ def test_it_begins_with_a_few_and_doubles() -> None:
     consumer, budget = make(30)
 
     seen = []
-    for _ in range(4):
+    for _ in range(5):
         seen.append(consumer.max_in_flight)
         budget.grow()
 
-    assert seen == [8, 16, 30, 30]
+    assert seen == [4, 8, 16, 30, 30]
 
 
 def test_large_messages_are_fewer() -> None:
@@ -38,11 +38,11 @@ def test_large_messages_are_fewer() -> None:
         budget.grow()
 
     budget.note([make_message(1, body=bytes(1 << 20))])
-    assert consumer.max_in_flight == 8
+    assert consumer.max_in_flight == 4
     for _ in range(3):
         budget.note([make_message(1, body=b"x")])
         budget.grow()
-    assert 8 < consumer.max_in_flight < 20
+    assert 4 < consumer.max_in_flight < 10
 
 
 def test_a_pause_lasts_until_the_restart() -> None:
@@ -52,7 +52,7 @@ def test_a_pause_lasts_until_the_restart() -> None:
     budget.grow()
     assert consumer.max_in_flight == 0
     budget.restart()
-    assert consumer.max_in_flight == 8
+    assert consumer.max_in_flight == 4
 
 
 def test_what_the_user_wants_is_the_most() -> None:
