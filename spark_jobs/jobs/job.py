@@ -19,9 +19,11 @@ from spark_jobs.jobs.progress import Progress
 from spark_jobs.object_store import StoreSettings, parse_store_options
 from spark_jobs.read.columns import DAMAGE_COLUMN
 from spark_jobs.read.fleet.client import NodeError
+from spark_jobs.read.fleet.remote_file import read_range
 from spark_jobs.read.fleet.snapshot import keep_snapshot, with_file
 from spark_jobs.read.inventory import refuse_nothing, take_inventory
 from spark_jobs.read.options import Origin, ReadOptions, Table, parse_read_options
+from spark_jobs.read.queue import Queue
 from spark_jobs.session import DEFAULT_MASTER, DEFAULT_MEMORY, JobError
 from spark_jobs.source import FORMAT
 
@@ -297,6 +299,20 @@ class Selection:
         is_damage = F.col(DAMAGE_COLUMN).isNotNull()
         observed = frame.observe(damage, F.count_if(is_damage).alias(DAMAGE_COLUMN))
         return observed.where(~is_damage).drop(DAMAGE_COLUMN)
+
+    def read_bytes(self, queue: Queue, segment: int, offset: int, size: int) -> bytes:
+        """Read some bytes of a queue of a running node, at the place of a row.
+
+        Raises:
+            JobError: the node cannot be reached.
+        """
+        assert self._parsed.fleet is not None
+        name = queue.file_name(segment) if segment >= 0 else queue.parts[-1 - segment].file_name
+        query = {"id": queue.lease}
+        try:
+            return read_range(queue.directory, name, query, (offset, size), self._parsed.fleet)
+        except NodeError as error:
+            raise JobError(str(error)) from error
 
     def count_damage(self, spark: SparkSession) -> int:
         """Count the damaged or missing places of the selection; this reads all of it once.

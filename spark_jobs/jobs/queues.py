@@ -12,7 +12,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -25,6 +25,7 @@ from spark_jobs.jobs.job import (
     run_job,
 )
 from spark_jobs.jobs.sql import format_table
+from spark_jobs.read.files.catalog import find_directories
 from spark_jobs.read.files.identity import find_identity
 from spark_jobs.read.fleet.client import NodeError, RefusedError
 from spark_jobs.read.fleet.lookup import find_nodes
@@ -64,51 +65,67 @@ def run(args: argparse.Namespace) -> None:
     for name in ("topic", "channel"):
         if getattr(args, name) is not None:
             given[name] = getattr(args, name)
-    failures: list[str] = []
     try:
         if args.data_dir:
             options = parse_read_options(given | {"path": "x"})
-            queues, kept = _look_at_directories(replace(options, paths=tuple(args.data_dir)))
+            found = _look_at_directories(replace(options, paths=tuple(args.data_dir)))
         else:
-            options = parse_read_options(given)
-            queues, kept, failures = _ask_nodes(options)
+            found = _ask_nodes(parse_read_options(given))
     except (ValueError, OSError, NodeError) as error:
         raise JobError(str(error)) from error
-    rows = make_rows(queues, kept)
+    rows = make_rows(found.queues, found.kept)
     if args.json:
-        print(json.dumps({"queues": rows, "offsets": offsets_of(queues), "unreachable": failures}))
+        document = {
+            "nodes": found.nodes,
+            "queues": rows,
+            "offsets": offsets_of(found.queues),
+            "unreachable": found.failures,
+        }
+        print(json.dumps(document))
     else:
-        _show(rows)
-    if failures:
-        raise JobError("; ".join(failures))
+        _show(rows, len(found.nodes))
+    if found.failures:
+        raise JobError("; ".join(found.failures))
 
 
-def _look_at_directories(options: ReadOptions) -> tuple[list[Queue], list[Queue]]:
+@dataclass(slots=True)
+class _Found:
+    """Nodes, the queues of them, the history that they keep, and why others did not answer."""
+
+    nodes: list[str]
+    queues: list[Queue]
+    kept: list[Queue]
+    failures: list[str] = field(default_factory=list)
+
+
+def _look_at_directories(options: ReadOptions) -> _Found:
     found = take_inventory(options)
     for text in found.unseen:
         print(f"warning: {text}", file=sys.stderr)
-    kept = take_inventory(replace(options, origin=Origin.ARCHIVE, allows_missing=True))
-    return found.queues, kept.queues
+    of_topics = replace(options, origin=Origin.ARCHIVE, channels=None, allows_missing=True)
+    nodes = [node for node, _ in find_directories(options)]
+    return _Found(nodes, found.queues, take_inventory(of_topics).queues)
 
 
-def _ask_nodes(options: ReadOptions) -> tuple[list[Queue], list[Queue], list[str]]:
+def _ask_nodes(options: ReadOptions) -> _Found:
     fleet = options.fleet
     assert fleet is not None
     urls = find_nodes(fleet)
+    found = _Found([url.partition("://")[2] for url in urls], [], [])
     cache = ManifestCache()
-    found: dict[str, list[Queue]] = {"queue": [], "archive": []}
     failures: dict[str, str] = {}
-    for origin, queues in found.items():
+    for origin, queues, selection in (
+        ("queue", found.queues, options),
+        ("archive", found.kept, replace(options, channels=None)),
+    ):
         for url, answer in cache.fetch_all(urls, origin, fleet).items():
             if isinstance(answer, Manifest):
-                queues += answer.queues(url.partition("://")[2])
+                named = answer.queues(url.partition("://")[2])
+                queues += [each for each in named if selection.selects(each.topic, each.channel)]
             elif not (isinstance(answer, RefusedError) and answer.code == "ARCHIVE_DISABLED"):
                 failures[url] = str(answer)
-    selected = {
-        origin: [queue for queue in queues if options.selects(queue.topic, queue.channel)]
-        for origin, queues in found.items()
-    }
-    return selected["queue"], selected["archive"], list(failures.values())
+    found.failures += failures.values()
+    return found
 
 
 def make_rows(queues: Iterable[Queue], kept: Iterable[Queue]) -> list[_Row]:
@@ -166,14 +183,14 @@ def offsets_of(queues: Iterable[Queue]) -> dict[str, Any]:
     return StreamOffset(marks, {}).to_json()
 
 
-def _show(rows: list[_Row]) -> None:
+def _show(rows: list[_Row], node_count: int) -> None:
     has_history = any(row["kept"] is not None for row in rows)
     columns = [name for name in _COLUMNS if has_history or not name.startswith("kept")]
     print(format_table(columns, [tuple(_cell(row, name) for name in columns) for row in rows]))
     total = sum(row["messages"] for row in rows)
     size = format_bytes(sum(row["bytes"] for row in rows))
-    nodes = plural(len({row["node"] for row in rows}), "node")
-    print(f"{nodes}, {plural(len(rows), 'queue')}, {plural(total, 'message')}, {size} on disk")
+    counts = f"{plural(node_count, 'node')}, {plural(len(rows), 'queue')}"
+    print(f"{counts}, {plural(total, 'message')}, {size} on disk")
 
 
 def _cell(row: _Row, name: str) -> object:

@@ -179,8 +179,16 @@ class Counting:
             queue = queues.get((row["node"], name))
             row["timestamp"] = utc(row["timestamp"])
             is_readable = queue is not None and not row.pop(BAD_COLUMN, False)
-            row["body"] = _read_body(queue, row) if queue and is_readable else None
+            row["body"] = self._find_body(queue, row) if queue and is_readable else None
         return rows
+
+    def _find_body(self, queue: Queue, row: _Row) -> str | None:
+        if not queue.is_remote:
+            return _read_body(queue, row)
+        size = min(row["size"], _PREVIEW_BYTES)
+        offset = row["offset"] + PREFIX_BYTES + HEADER_BYTES
+        body = self._selection.read_bytes(queue, row["segment"], offset, size)
+        return body.decode("utf-8", "backslashreplace")
 
     def _duplicates(self, figures: dict[QueueKey, QueueFigures]) -> list[_Row]:
         """Find ids that a queue of one node has more than once; each channel has its own copy."""

@@ -33,7 +33,9 @@ class Consumer:
     def __init__(self, daemon: DaemonProcess, topic: str, channel: str, count: int) -> None:
         self._socket = socket.create_connection(daemon.address)
         self._file = self._socket.makefile("rb")
-        self._socket.sendall(f"  V2SUB {topic} {channel}\nRDY {count}\n".encode())
+        identify = b'{"heartbeat_interval": 3600000}'
+        self._socket.sendall(b"  V2IDENTIFY\n" + struct.pack(">i", len(identify)) + identify)
+        self._socket.sendall(f"SUB {topic} {channel}\nRDY {count}\n".encode())
         self.ids: list[bytes] = []
         while len(self.ids) < count:
             size, kind = struct.unpack(">ii", self._file.read(8))
@@ -78,7 +80,12 @@ class Fleet:
     def __init__(self, scratch: Path) -> None:
         self.lookupd = WaitingDaemon(scratch / "lookupd", command=LOOKUPD)
         self.lookupd.start()
-        flags = (f"--lookupd-tcp-address={self.lookupd.tcp_address}", "--mem-queue-size=100")
+        flags = (
+            f"--lookupd-tcp-address={self.lookupd.tcp_address}",
+            "--mem-queue-size=100",
+            # Messages stay in flight, however long the tests take.
+            *("--msg-timeout=14m", "--max-heartbeat-interval=1h"),
+        )
         self.nodes = [DaemonProcess(scratch / f"node{number}", *flags) for number in (1, 2)]
         self._consumers = []
         for number, node in enumerate(self.nodes):
@@ -147,7 +154,19 @@ def test_sql_over_the_fleet(
     assert [leases(node) for node in fleet.nodes] == [[], []]
 
 
-def test_commands_without_spark(fleet: Fleet, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_of_the_fleet(
+    spark: SparkSession, fleet: Fleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert spark is not None
+    code = main(["report", "--nsqd", fleet.nodes[0].http_address, "--output", str(tmp_path)])
+
+    assert code == 0, capsys.readouterr().err
+    report = json.loads((tmp_path / "report.json").read_text())
+    counts = {(row["topic"], row["channel"]): row["messages"] for row in report["queues"]}
+    assert counts["orders", "mail"] == 9997
+
+
+def test_commands_without_spark(def test_commands_without_spark(fleet: Fleet, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["count", "--lookupd", fleet.lookupd.http_address, "--channel", "mail"]) == 0
     assert "19,994 messages" in capsys.readouterr().err
 

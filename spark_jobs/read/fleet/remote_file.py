@@ -112,9 +112,27 @@ def read_whole(
     Raises:
         NodeError: the node cannot be reached, or refuses.
     """
+    return read_range(url, file_name, query, (0, size), options)
+
+
+def read_range(
+    url: str,
+    file_name: str,
+    query: dict[str, str],
+    place: tuple[int, int],
+    options: FleetOptions,
+) -> bytes:
+    """Return some bytes of a file, from an offset on and so many; fewer only at its end.
+
+    Raises:
+        NodeError: the node cannot be reached, or refuses.
+    """
+    offset, size = place
     data = bytearray(size)
-    with RemoteFile(url, file_name, query, size, options) as file, memoryview(data) as view:
-        done = 0
+    done = 0
+    file = RemoteFile(url, file_name, query, offset + size, options)
+    with file, memoryview(data) as view:
+        file.seek(offset)
         while done < size and (count := file.readinto(view[done:])):
             done += count
     return bytes(data[:done])
