@@ -166,7 +166,7 @@ def test_a_report_of_the_fleet(
     assert counts["orders", "mail"] == 9997
 
 
-def test_commands_without_spark(def test_commands_without_spark(fleet: Fleet, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_without_spark(fleet: Fleet, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["count", "--lookupd", fleet.lookupd.http_address, "--channel", "mail"]) == 0
     assert "19,994 messages" in capsys.readouterr().err
 
