@@ -5,6 +5,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +15,8 @@ from typing import IO
 
 import pytest
 
+from nsqd.cli.main import main
+from nsqd.cli.output import ExitCode
 from tests.support.daemon_process import (
     LOOKUPD,
     OURS,
@@ -32,6 +36,7 @@ MODULES = {
     "to_nsq": "nsqd.cli.go.to_nsq",
 }
 PATIENCE_S = 40.0
+BRIEFLY_S = 0.4
 
 Done = subprocess.CompletedProcess[bytes]
 
@@ -200,3 +205,18 @@ def find_go_tool() -> FindTool:
         pytest.skip(f"Go's {name} is not on PATH")
 
     return find
+
+
+def run_briefly(argv: list[str]) -> int:
+    """Run a command; what does not end by itself gets a Ctrl-C."""
+    timer = threading.Timer(BRIEFLY_S, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    try:
+        try:
+            return main(argv)
+        finally:
+            timer.cancel()
+            timer.join()
+            time.sleep(0.001)  # A signal that is under way arrives here.
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED

@@ -1,10 +1,6 @@
 """The examples in the help run: in this process, and not for long."""
 
-import os
 import shlex
-import signal
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,9 +9,9 @@ import pytest
 from nsqd.cli.commands import COMMANDS, find_examples
 from nsqd.cli.main import main
 from nsqd.cli.output import ExitCode
+from tests.cli.conftest import run_briefly
 from tests.support.daemon_process import DaemonProcess
 
-PATIENCE_S = 0.4
 # They name machines that do not exist, or become another program.
 NOT_HERE = ("10.0.0.", "lookup-", "nsq disk", "nsq spark", "/var/")
 
@@ -36,21 +32,6 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
             nsqd.request("POST", f"/topic/create?topic={topic}")
         nsqd.request("POST", "/channel/create?topic=orders&channel=billing")
         yield nsqd
-
-
-def run_briefly(argv: list[str]) -> int:
-    """Run a command; what does not end by itself gets a Ctrl-C."""
-    timer = threading.Timer(PATIENCE_S, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    try:
-        try:
-            return main(argv)
-        finally:
-            timer.cancel()
-            timer.join()
-            time.sleep(0.001)  # A signal that is under way arrives here.
-    except KeyboardInterrupt:
-        return ExitCode.INTERRUPTED
 
 
 @pytest.mark.parametrize("line", lines())
