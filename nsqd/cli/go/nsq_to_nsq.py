@@ -46,7 +46,7 @@ class Options:
         "destination-nsqd-tcp-address", (), TEXTS, "destination nsqd TCP address (repeatable)"
     )
     destination_topic: str = flag(
-        "destination-topic", "", TEXT, "destination for all topics (default: the same name)"
+        "destination-topic", "", TEXT, "destination for all topics (default is consumed topic name)"
     )
     lookupd_http_address: tuple[str, ...] = flag(
         "lookupd-http-address", (), TEXTS, "nsqlookupd HTTP address (repeatable)"
