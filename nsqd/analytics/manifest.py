@@ -10,7 +10,7 @@ from diskqueue.views.view import SegmentRange
 from nsqd.analytics.leases import LeaseError
 from nsqd.analytics.query import Query, Source
 from nsqd.analytics.segments import SegmentBook
-from nsqd.analytics.snapshot import encode, flush, iter_archives, iter_queues, name_queues
+from nsqd.analytics.snapshot import encode, flush, iter_archives, iter_queues, name_all, name_queues
 from nsqd.analytics.threads import Threads
 from nsqd.broker.broker import Broker
 from nsqd.broker.channel import Channel
@@ -42,6 +42,7 @@ class Manifest:
         return [encode(entry) async for entry in look(query)]
 
     async def _look_at_queues(self, query: Query) -> AsyncIterator[dict[str, Any]]:
+        await name_all(self._broker, query, self._threads, self._turns)
         for name in query.find_topics(self._broker):
             topic = self._broker.find_topic(name)
             if topic is None:

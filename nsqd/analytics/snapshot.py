@@ -9,17 +9,18 @@ lease (`parts`).
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from struct import Struct
 
+from diskqueue.sidecars.generation import Generation
 from nsqd.analytics.leases import Lease, Leases
 from nsqd.analytics.parts import PLACES, PartWriter
 from nsqd.analytics.query import Query, Source
 from nsqd.analytics.segments import SegmentBook, name_of
 from nsqd.analytics.spill import Spill
-from nsqd.analytics.threads import Threads
+from nsqd.analytics.threads import COUNT, Threads
 from nsqd.broker.archive.archive import Archive
 from nsqd.broker.broker import Broker
 from nsqd.broker.channel import Channel
@@ -81,6 +82,7 @@ class Snapshots:
             return lease, entries
 
     async def _look_at_queues(self, query: Query, lease: Lease) -> AsyncIterator[bytes]:
+        await name_all(self._broker, query, self._threads, self._turns)
         for name in query.find_topics(self._broker):
             moments: list[Moment] = []
             try:
@@ -240,8 +242,32 @@ async def name_queues(queues: list[MessageQueue], threads: Threads) -> None:
         for queue in queues
         if isinstance(queue.backend, DiskBackend) and find_generation(queue) is None
     ]
-    if missing:
-        await threads.run(lambda: [generation.ensure() for generation in missing])
+    groups = [group for index in range(COUNT) if (group := missing[index::COUNT])]
+    await asyncio.gather(*(threads.run(partial(_store, group)) for group in groups))
+
+
+async def name_all(broker: Broker, query: Query, threads: Threads, turns: Turns) -> None:
+    """Name all queues of a query that have no generation yet: thousands, on a node's first day.
+
+    Raises:
+        OSError: one cannot be written.
+    """
+    unnamed: list[MessageQueue] = []
+    end = turns.slice_end()
+    for name in query.find_topics(broker):
+        topic = broker.find_topic(name)
+        if topic is not None:
+            queues = iter_queues(topic, query)
+            unnamed += [queue for _, queue in queues if find_generation(queue) is None]
+        if time.perf_counter() >= end:
+            await turns.next_turn()
+            end = turns.slice_end()
+    await name_queues(unnamed, threads)
+
+
+def _store(generations: Sequence[Generation]) -> None:
+    for generation in generations:
+        generation.ensure()
 
 
 async def flush(archive: Archive) -> None:

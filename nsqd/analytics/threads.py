@@ -7,7 +7,8 @@ from typing import TypeVar
 
 _T = TypeVar("_T")
 
-COUNT = 2
+# Fsyncs that wait together are done together.
+COUNT = 8
 
 
 class Threads:

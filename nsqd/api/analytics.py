@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 from nsqd.analytics.leases import Lease, LeaseError
@@ -23,12 +23,15 @@ from nsqd.http.server import (
     Router,
 )
 from nsqd.node import Node
+from nsqd.runtime.slices import gather_slices
 
 FORMAT = 1
 DEFAULT_LEASE_S = 600.0
 MAX_BODY_BYTES = 4 * 2**20
 
 _RANGE = re.compile(rb"bytes=(\d{0,19})-(\d{0,19})")
+# Entries of queues that are put together at a time.
+_JOINED_COUNT = 128
 _ALL = compile_patterns("*")
 
 
@@ -104,7 +107,8 @@ class AnalyticsRoutes:
                 raise HttpError(507, f"DISK_FULL: {cause_of(error)}") from error
             raise internal_error("take a snapshot of", query.source.value, error) from error
         head = {**self._head(query), "lease": _show(analytics, lease)}
-        return Response.in_parts(_document(head, entries), JSON_CONTENT_TYPE)
+        parts, _ = await _document(head, entries)
+        return Response.in_parts(parts, JSON_CONTENT_TYPE)
 
     def _list(self, analytics: Analytics, _request: Request) -> Response:
         leases = [
@@ -130,11 +134,8 @@ class AnalyticsRoutes:
             entries = await analytics.manifest.describe(query)
         except OSError as error:
             raise internal_error("list the segments of", query.source.value, error) from error
-        parts = _document(self._head(query), entries)
-        digest = hashlib.blake2b(digest_size=16)
-        for part in parts:
-            digest.update(part)
-        tag = f'"{digest.hexdigest()}"'
+        parts, digest = await _document(self._head(query), entries)
+        tag = f'"{digest}"'
         known = request.headers.get(b"if-none-match", b"").decode("latin-1")
         if known.strip() == "*" or tag in [each.strip() for each in known.split(",")]:
             return Response(304, headers={"ETag": tag})
@@ -247,13 +248,22 @@ def _show(analytics: Analytics, lease: Lease) -> dict[str, Any]:
     }
 
 
-def _document(head: dict[str, Any], entries: Sequence[bytes]) -> list[bytes]:
-    """Put the entries of queues behind the head, without a copy of all of them."""
-    parts = [encode(head)[:-1] + b',"queues":[']
-    for index, entry in enumerate(entries):
-        parts += (b",\n", entry) if index else (b"\n", entry)
-    parts.append(b"]}\n")
-    return parts
+async def _document(head: dict[str, Any], entries: Sequence[bytes]) -> tuple[list[bytes], str]:
+    """Put the entries of queues behind the head, in slices; return the parts and their digest."""
+    digest = hashlib.blake2b(digest_size=16)
+
+    def iter_parts() -> Iterator[bytes]:
+        yield encode(head)[:-1] + b',"queues":['
+        for start in range(0, len(entries), _JOINED_COUNT):
+            yield b",\n" if start else b"\n"
+            yield b",\n".join(entries[start : start + _JOINED_COUNT])
+        yield b"]}\n"
+
+    def note(part: bytes) -> bytes:
+        digest.update(part)
+        return part
+
+    return await gather_slices(map(note, iter_parts())), digest.hexdigest()
 
 
 def _make_response(request: Request, body: FileBody) -> Response:
