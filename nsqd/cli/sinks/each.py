@@ -33,7 +33,7 @@ from nsqd.client.settings import ConnectionOptions
 
 EXAMPLES: Final = {
     "each": """examples:
-  nsq each orders billing -- ./charge
+  nsq each orders billing -- sh charge.sh
   nsq each orders mail -j 8 --kill-after 30s -- sh -c 'sendmail "$(cat)"'
   nsq each orders count --batch 100 -- sh -c 'tr "\\0" "\\n" | wc -l'"""
 }
