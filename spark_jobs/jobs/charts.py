@@ -4,7 +4,7 @@
 title of a bar is shown by browsers on hover.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from math import ceil, log10
@@ -33,9 +33,10 @@ _TIME_LABEL_PIXELS = 70
 _COLUMN_LABEL_PIXELS = 44
 _MAX_COLUMN_PIXELS = 56
 _ROW_PIXELS = 22
-_NAME_PIXELS = 220
-_VALUE_PIXELS = 80
-_MAX_NAME_CHARACTERS = 32
+_RANK = 380
+_NAME_PIXELS = 140
+_VALUE_PIXELS = 132
+_MAX_NAME_CHARACTERS = 20
 _SPARK_WIDTH = 120
 _SPARK_HEIGHT = 22
 
@@ -152,19 +153,24 @@ def time_chart(points: Sequence[tuple[datetime, int]], *, step_s: int, label: st
     return Chart(f"{label}, per {_duration(bar_s)}", _WIDE, _HEIGHT, lines, bars, texts)
 
 
-def bar_chart(rows: Sequence[tuple[str, int]], *, label: str) -> Chart:
-    """Plot horizontal bars with their names at the left and values at the right."""
+def rank_chart(
+    rows: Sequence[tuple[str, int]], *, label: str, show: Callable[[int], str] = "{:,}".format
+) -> Chart:
+    """Plot horizontal bars with their names at the left and values at the right.
+
+    Three stand side by side, about as large as they are drawn, so that their texts can be read.
+    """
     top = max((value for _, value in rows), default=0) or 1
     bars, texts = [], []
     for index, (name, value) in enumerate(rows):
         y = index * _ROW_PIXELS + 4
-        width = max((_WIDE - _NAME_PIXELS - _VALUE_PIXELS) * value / top, 1)
+        width = max((_RANK - _NAME_PIXELS - _VALUE_PIXELS) * value / top, 1)
         is_long = len(name) > _MAX_NAME_CHARACTERS
         shown = f"{name[: _MAX_NAME_CHARACTERS - 1]}…" if is_long else name
-        bars.append(Bar(_NAME_PIXELS, y, round(width, 1), 15, f"{name}: {value:,}", 2))
+        bars.append(Bar(_NAME_PIXELS, y, round(width, 1), 15, f"{name}: {show(value)}", 2))
         texts.append(Text(_NAME_PIXELS - 8, y + 12, shown, "name", "end", name))
-        texts.append(Text(round(_NAME_PIXELS + width + 6, 1), y + 12, f"{value:,}"))
-    return Chart(label, _WIDE, _ROW_PIXELS * len(rows) + 4, bars=bars, texts=texts)
+        texts.append(Text(round(_NAME_PIXELS + width + 6, 1), y + 12, show(value)))
+    return Chart(label, _RANK, _ROW_PIXELS * len(rows) + 4, bars=bars, texts=texts)
 
 
 def sparkline(counts: Sequence[int]) -> str:

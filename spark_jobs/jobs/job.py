@@ -247,6 +247,16 @@ class Selection:
         return self._places
 
     @property
+    def unseen(self) -> list[str]:
+        """Sentences about messages that exist, or may, and are not read."""
+        return list(self._inventory.unseen)
+
+    @property
+    def unreachable(self) -> tuple[tuple[str, str], ...]:
+        """Nodes that did not answer, with the reason."""
+        return self._inventory.unreachable
+
+    @property
     def is_fleet(self) -> bool:
         """Whether running nodes are read."""
         return self._parsed.fleet is not None

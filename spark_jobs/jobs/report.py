@@ -4,13 +4,15 @@
     spark-submit --py-files nsqd_spark.zip spark_jobs/jobs/report.py DATA_DIR --output DIR
 
 Per topic and channel: messages, bytes, oldest and newest, rate, sizes, attempts, likely poison
-messages, duplicate ids; per topic the fields of JSON bodies. DIR gets report.html, report.json and
-tables/*.parquet.
+messages, duplicate ids; by node, with what is in memory, in flight and deferred where a node can be
+asked; per topic the fields of JSON bodies. With an earlier look, growth and the time to drain. DIR
+gets report.html, report.json and tables/*.parquet.
 """
 
 import argparse
 import json
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -18,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from spark_jobs.jobs.growth import Look, look_at, read_look
 from spark_jobs.jobs.job import (
     Selection,
     add_source_arguments,
@@ -27,9 +30,10 @@ from spark_jobs.jobs.job import (
     store_settings,
 )
 from spark_jobs.jobs.progress import Progress
-from spark_jobs.jobs.report_figures import Counting, Report
+from spark_jobs.jobs.report_figures import Counting, Places, Report
 from spark_jobs.jobs.report_page import render
 from spark_jobs.jobs.sql import format_table
+from spark_jobs.option_values import parse_duration_s
 from spark_jobs.read.files.directory import OutputDirectory
 from spark_jobs.session import JobError, open_session
 
@@ -41,7 +45,9 @@ _TABLES = {
     "queues": (
         "topic channel nodes messages bytes oldest newest rate_per_minute"
         " size_p50 size_p90 size_p99 size_max attempts_max retried duplicates"
+        " memory in_flight deferred disk growth_per_minute drained_in_s"
     ),
+    "nodes": "node queues messages bytes oldest memory in_flight deferred disk failure",
     "over_time": "topic channel moment messages",
     "attempts": "topic channel attempts messages",
     "sizes": "topic channel size_power_of_two messages",
@@ -54,10 +60,13 @@ _TABLES = {
 # Written out, since an empty table shows no types. All other columns are whole numbers.
 _TYPES = {
     **dict.fromkeys(
-        ("node", "topic", "channel", "id", "body", "type", "path", "kind", "reason"), pa.string()
+        ("node", "topic", "channel", "id", "body", "type", "path", "kind", "reason", "failure"),
+        pa.string(),
     ),
     **dict.fromkeys(("oldest", "newest", "moment", "timestamp"), pa.timestamp("us", tz="UTC")),
-    **dict.fromkeys(("rate_per_minute", "null_share"), pa.float64()),
+    **dict.fromkeys(
+        ("rate_per_minute", "null_share", "growth_per_minute", "drained_in_s"), pa.float64()
+    ),
     "types": pa.list_(pa.string()),
     "top": _TOP,
 }
@@ -78,6 +87,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=_FIELD_ROWS,
         help="messages per topic to look into for JSON fields, default 10000; 0 for none",
     )
+    earlier = parser.add_mutually_exclusive_group()
+    earlier.add_argument(
+        "--compare", metavar="FILE", help="an earlier report.json: show growth, and time to drain"
+    )
+    earlier.add_argument(
+        "--two-looks", metavar="TIME", help="look twice, so far apart, such as 30s: the same"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -87,12 +103,10 @@ def run(args: argparse.Namespace) -> None:
         JobError: the arguments are wrong, or the output cannot be written.
     """
     progress = Progress()
+    earlier = _look_before(args, progress)
     selection = Selection(args)
-    try:
-        output = OutputDirectory(args.output, store_settings(args))
-        output.make()
-    except (OSError, ValueError) as error:
-        raise JobError(f"cannot write to --output: {error}") from error
+    later = None if args.compare else look_at(selection.queues)
+    output = _make_output(args)
     progress.step(f"reading {selection.describe()}")
     report = Report(selection.places, args.origin, datetime.now(UTC))
     with (
@@ -102,6 +116,8 @@ def run(args: argparse.Namespace) -> None:
         counting = Counting(spark, selection, progress)
         try:
             counting.count(report, field_rows=args.field_rows)
+            if earlier is not None:
+                report.compare(earlier, later)
         finally:
             counting.close()
     try:
@@ -109,6 +125,42 @@ def run(args: argparse.Namespace) -> None:
     except OSError as error:
         raise JobError(f"cannot write to {output.name}: {error}") from error
     _summarise(report, output.name, progress)
+
+
+def _make_output(args: argparse.Namespace) -> OutputDirectory:
+    try:
+        output = OutputDirectory(args.output, store_settings(args))
+    except (OSError, ValueError) as error:
+        raise JobError(f"--output: {error}") from error
+    try:
+        output.make()
+    except OSError as error:
+        raise JobError(f"cannot write to {output.name}: {error}") from error
+    return output
+
+
+def _look_before(args: argparse.Namespace, progress: Progress) -> Look | None:
+    """Return the earlier look that this report is compared with, if it is."""
+    try:
+        if args.compare:
+            earlier, origin = read_look(args.compare, store_settings(args))
+            if origin != args.origin:
+                raise ValueError(f"--compare has a report from {origin}, not from {args.origin}")
+            return earlier
+        if not args.two_looks:
+            return None
+        span_s = parse_duration_s("--two-looks", args.two_looks)
+        if not 1 <= span_s <= 86400:
+            raise ValueError(f"--two-looks is from 1s to 1d, not {args.two_looks}")
+        first = Selection(args)
+        earlier = look_at(first.queues)
+        # Nothing is kept at the nodes meanwhile.
+        first.close()
+    except (OSError, ValueError) as error:
+        raise JobError(str(error)) from error
+    progress.step(f"looked once; the second look is in {args.two_looks}")
+    time.sleep(span_s)
+    return earlier
 
 
 def write_report(report: Report, directory: OutputDirectory) -> None:
@@ -128,6 +180,8 @@ def write_report(report: Report, directory: OutputDirectory) -> None:
         "created": report.created,
         "step_seconds": report.step_s,
         "corrupt_count": report.corrupt_count,
+        "unseen": report.unseen,
+        "compared_with": report.compared_with,
         **tables,
     }
     text = json.dumps(document, default=_to_json, indent=1)
@@ -154,6 +208,9 @@ def table_rows(report: Report) -> dict[str, Sequence[dict[str, Any]]]:
             "attempts_max": queue.attempts_max,
             "retried": queue.retried_count,
             "duplicates": queue.duplicate_count,
+            **_places(queue.places),
+            "growth_per_minute": queue.growth and queue.growth.per_minute,
+            "drained_in_s": queue.growth and queue.growth.drained_in_s,
         }
         for queue in report.queues
     ]
@@ -167,6 +224,18 @@ def table_rows(report: Report) -> dict[str, Sequence[dict[str, Any]]]:
 
     return {
         "queues": queues,
+        "nodes": [
+            {
+                "node": node.node,
+                "queues": node.queue_count,
+                "messages": node.message_count,
+                "bytes": node.byte_count,
+                "oldest": node.oldest,
+                **_places(node.places),
+                "failure": node.failure or None,
+            }
+            for node in report.nodes
+        ],
         "over_time": long("moment", "over_time"),
         "attempts": long("attempts", "attempts"),
         "sizes": long("size_power_of_two", "sizes"),
@@ -179,6 +248,11 @@ def table_rows(report: Report) -> dict[str, Sequence[dict[str, Any]]]:
         ],
         "corrupt_records": report.corrupt_records,
     }
+
+
+def _places(places: Places | None) -> dict[str, int | None]:
+    names = ("memory", "in_flight", "deferred", "disk")
+    return {name: None if places is None else getattr(places, name) for name in names}
 
 
 def _arrow_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:

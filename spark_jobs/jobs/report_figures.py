@@ -1,6 +1,6 @@
 """The figures of a backlog report, counted by Spark and small enough for the driver's memory."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,6 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
 from diskqueue.envelope import HEADER_BYTES
 from diskqueue.segment import PREFIX, PREFIX_BYTES
+from spark_jobs.jobs.growth import Growth, Look
 from spark_jobs.jobs.job import Selection
 from spark_jobs.jobs.json_bodies import NOT_JSON, describe_fields
 from spark_jobs.jobs.progress import Progress
@@ -38,6 +39,37 @@ _Row = dict[str, Any]
 
 
 @dataclass(slots=True)
+class Places:
+    """Where the messages of a queue or a node are, as nsqd counts them."""
+
+    memory: int = 0
+    in_flight: int = 0
+    deferred: int = 0
+    disk: int = 0
+
+    def add(self, counts: Mapping[str, int]) -> None:
+        """Add the counts of another queue."""
+        self.memory += counts.get("memory", 0)
+        self.in_flight += counts.get("in_flight", 0)
+        self.deferred += counts.get("deferred", 0)
+        self.disk += counts.get("disk", 0)
+
+
+@dataclass(slots=True)
+class NodeFigures:
+    """One node of the fleet, or one directory."""
+
+    node: str
+    queue_count: int
+    message_count: int = 0
+    byte_count: int = 0
+    oldest: datetime | None = None
+    places: Places | None = None
+    # Why it is not in the figures, if it did not answer.
+    failure: str = ""
+
+
+@dataclass(slots=True)
 class QueueFigures:
     """One topic's own queue, or one channel, over all nodes."""
 
@@ -58,6 +90,10 @@ class QueueFigures:
     over_time: list[tuple[datetime, int]] = field(default_factory=list)
     attempts: list[tuple[int, int]] = field(default_factory=list)
     sizes: list[tuple[int, int]] = field(default_factory=list)  # power of two -> messages
+    # Messages by place (memory, in_flight, deferred, disk), where a node could be asked.
+    places: Places | None = None
+    # Since an earlier look, if there was one.
+    growth: Growth | None = None
 
     @property
     def rate_per_minute(self) -> float | None:
@@ -86,6 +122,30 @@ class Report:
     step_s: int = _STEPS_S[0]
     corrupt_count: int = 0
     field_sample_rows: int = 0
+    nodes: list[NodeFigures] = field(default_factory=list)
+    # Sentences about messages that exist, or may, and are not in the figures.
+    unseen: list[str] = field(default_factory=list)
+    # The growth of all queues together, and when the earlier look was.
+    growth: Growth | None = None
+    compared_with: datetime | None = None
+
+    def compare(self, before: Look, after: Look | None = None) -> None:
+        """Add the growth since an earlier look.
+
+        Args:
+            after: a look of the same kind; None to compare with the messages of this report.
+        """
+        if after is None:
+            counts = {(queue.topic, queue.channel): queue.message_count for queue in self.queues}
+            after = Look(self.created, counts)
+        grown = before.compare(after)
+        for queue in self.queues:
+            queue.growth = grown.get((queue.topic, queue.channel))
+        if grown:
+            span_s = next(iter(grown.values())).span_s
+            # Also what is gone: a topic that was deleted has drained.
+            self.growth = Growth(sum(before.counts.values()), sum(after.counts.values()), span_s)
+        self.compared_with = before.moment
 
 
 class Counting:
@@ -113,6 +173,8 @@ class Counting:
         figures = {(queue.topic, queue.channel): queue for queue in report.queues}
         total = sum(queue.message_count for queue in report.queues)
         self._progress.step(f"{total:,} messages in {len(figures):,} queues; counting over time")
+        report.nodes = self._nodes()
+        report.unseen = self._selection.unseen
         report.step_s = choose_step_s(report.queues)
         self._add_histograms(figures, report.step_s)
         self._progress.step("looking for poison messages and duplicate ids")
@@ -153,7 +215,35 @@ class Counting:
         for key in {(each.topic, each.channel) for each in self._selection.queues}:
             if key not in found:
                 found[key] = QueueFigures(*key, 0, 0, 0, None, None, 0, 0, 0, 0, 0, 0)
+        for each in self._selection.queues:
+            if each.counts:
+                queue = found[each.topic, each.channel]
+                queue.places = queue.places or Places()
+                queue.places.add(each.counts)
         return sorted(found.values(), key=lambda queue: (queue.topic, queue.channel or ""))
+
+    def _nodes(self) -> list[NodeFigures]:
+        """Count by node; also those with nothing, and those that did not answer."""
+        found: dict[str, NodeFigures] = {}
+        for queue in self._selection.queues:
+            node = found.setdefault(queue.node, NodeFigures(queue.node, 0))
+            node.queue_count += 1
+            if queue.counts:
+                node.places = node.places or Places()
+                node.places.add(queue.counts)
+        rows = self._headers.groupBy("node").agg(
+            F.count(F.lit(1)).alias("messages"),
+            F.sum("size").alias("bytes"),
+            F.unix_micros(F.min("timestamp")).alias("oldest"),
+        )
+        for row in rows.collect():
+            node = found.setdefault(row.node, NodeFigures(row.node, 0))
+            node.message_count, node.byte_count = row.messages, row.bytes
+            node.oldest = utc(row.oldest)
+        for url, reason in self._selection.unreachable:
+            node_name = url.partition("://")[2]
+            found[node_name] = NodeFigures(node_name, 0, failure=reason)
+        return sorted(found.values(), key=lambda node: node.node)
 
     def _add_histograms(self, figures: dict[QueueKey, QueueFigures], step_s: int) -> None:
         step_us = step_s * 1_000_000
@@ -273,9 +363,8 @@ def _dicts(frame: DataFrame, max_rows: int) -> list[_Row]:
 def _read_body(queue: Queue, row: _Row) -> str | None:
     """Return the first bytes of a record's body as text, or None if its segment is gone."""
     try:
-        with Directory(queue.directory, queue.store).open_file(
-            queue.file_name(row["segment"])
-        ) as file:
+        directory = Directory(queue.directory, queue.store)
+        with directory.open_file(queue.file_name(row["segment"])) as file:
             file.seek(row["offset"])
             start = file.read(PREFIX_BYTES + HEADER_BYTES + _PREVIEW_BYTES)
     except FileNotFoundError:

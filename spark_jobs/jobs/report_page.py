@@ -4,6 +4,7 @@ The page itself is templates/report.html. Every value in it is escaped, since to
 come from messages, and characters that HTML cannot have are replaced.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,19 +14,21 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from spark_jobs.jobs.charts import (
     Chart,
-    bar_chart,
     column_chart,
     format_count,
     join_counts,
+    rank_chart,
     sparkline,
     time_chart,
 )
+from spark_jobs.jobs.growth import in_words
 from spark_jobs.jobs.job import format_bytes, plural
-from spark_jobs.jobs.report_figures import QueueFigures, Report, time_span
+from spark_jobs.jobs.report_figures import NodeFigures, QueueFigures, Report, time_span
 
 # More queues than that are only in the table; their figures are in report.json and in the tables.
 _MAX_DETAILS = 200
-_MAX_BARS = 20
+_MAX_RANKS = 10
+_MIN_RANKS = 2
 _MAX_FIELDS_SHOWN = 100
 _MAX_CORRUPT_SHOWN = 100
 _SPARK_BARS = 40
@@ -41,6 +44,7 @@ class Tile(NamedTuple):
     name: str
     value: str
     kind: str = ""
+    title: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,12 @@ def render(report: Report) -> str:
         report=report,
         tiles=_tiles(report),
         overview=_overview(report),
+        ranks=_ranks(report),
+        ages=[_age_s(queue.oldest, report) for queue in report.queues],
+        nodes=_nodes(report),
+        has_messages=any(queue.message_count for queue in report.queues),
+        has_places=any(queue.places for queue in report.queues),
+        kinds=Counter(row["kind"] for row in report.corrupt_records).most_common(),
         sparklines=_sparklines(report),
         damage=report.corrupt_records[:_MAX_CORRUPT_SHOWN],
         details=list(_details(report)),
@@ -90,6 +100,11 @@ def _minute(value: datetime | None) -> str:
     return "" if value is None else f"{value:%Y-%m-%d %H:%M}"
 
 
+def _signed(value: float) -> str:
+    sign = "+" if value > 0 else "-" if value < 0 else ""
+    return f"{sign}{format_count(abs(value))}"
+
+
 _ENVIRONMENT = Environment(
     # Finds the templates in a zip, too: on a cluster this package is one.
     loader=PackageLoader("spark_jobs.jobs"),
@@ -107,6 +122,8 @@ _ENVIRONMENT.filters |= {
     "plural": plural,
     "second": "{:%Y-%m-%d %H:%M:%S}".format,
     "short": format_count,
+    "signed": _signed,
+    "words": in_words,
 }
 _TEMPLATE = _ENVIRONMENT.get_template("report.html")
 
@@ -124,29 +141,93 @@ def _tiles(report: Report) -> list[Tile]:
         Tile("in bodies", format_bytes(sum(queue.byte_count for queue in queues))),
         Tile("topics", f"{len({queue.topic for queue in queues}):,}"),
         Tile("queues", f"{len(queues):,}"),
-        Tile("oldest, UTC", _minute(oldest) or "none", "small"),
-        Tile("newest, UTC", _minute(newest) or "none", "small"),
+        _age_tile("age of the oldest", oldest, report),
+        _age_tile("age of the newest", newest, report),
+        *_growth_tiles(report),
+        *_place_tiles(report),
         *(Tile(name, f"{count:,}", "warn" if count else "") for name, count in warnings.items()),
+    ]
+
+
+def _age_s(moment: datetime | None, report: Report) -> float | None:
+    """Return how long ago it was; clocks of nodes may be ahead of ours."""
+    return None if moment is None else max((report.created - moment).total_seconds(), 0.0)
+
+
+def _age_tile(name: str, moment: datetime | None, report: Report) -> Tile:
+    age_s = _age_s(moment, report)
+    if age_s is None:
+        return Tile(name, "none", "small")
+    return Tile(name, in_words(age_s), "small", f"{_minute(moment)} UTC")
+
+
+def _growth_tiles(report: Report) -> list[Tile]:
+    growth = report.growth
+    if growth is None:
+        return []
+    since = f"since {_minute(report.compared_with)} UTC"
+    is_growing = growth.per_minute > 0
+    return [
+        Tile("more per minute", _signed(growth.per_minute), "warn" if is_growing else "", since),
+        Tile(since, growth.describe(), "small warn" if is_growing else "small"),
+    ]
+
+
+def _place_tiles(report: Report) -> list[Tile]:
+    places = [queue.places for queue in report.queues if queue.places is not None]
+    if not places:
+        title = "A directory shows what is on disk; ask the nodes: --lookupd or --nsqd"
+        return [Tile("memory, in flight, deferred", "not seen", "small", title)]
+    return [
+        Tile("in memory", f"{sum(each.memory for each in places):,}"),
+        Tile("in flight", f"{sum(each.in_flight for each in places):,}"),
+        Tile("deferred", f"{sum(each.deferred for each in places):,}"),
+    ]
+
+
+def _nodes(report: Report) -> list[tuple[NodeFigures, float | None, float]]:
+    """Return each node with the age of its oldest message and its share of all messages."""
+    total = sum(node.message_count for node in report.nodes) or 1
+    return [
+        (node, _age_s(node.oldest, report), node.message_count / total) for node in report.nodes
     ]
 
 
 def _overview(report: Report) -> list[Chart]:
     busy = [queue for queue in report.queues if queue.message_count]
-    if not busy:
-        return []
+    if not busy or len(report.queues) == 1:
+        return []  # of a single queue, its own section shows it
     over_time: dict[datetime, int] = {}
     for queue in busy:
         for moment, count in queue.over_time:
             over_time[moment] = over_time.get(moment, 0) + count
-    largest = sorted(busy, key=lambda queue: -queue.message_count)[:_MAX_BARS]
-    more = f", the {_MAX_BARS} largest queues" if len(busy) > _MAX_BARS else " per queue"
+    return [_time_chart(sorted(over_time.items()), report)]
+
+
+def _ranks(report: Report) -> list[Chart]:
+    """Plot which topics have most, or, of a single one, which of its queues; one has no rank."""
+    is_one_topic = len({queue.topic for queue in report.queues}) == 1
+    messages: dict[str, int] = {}
+    sizes: dict[str, int] = {}
+    ages: dict[str, int] = {}
+    for queue in report.queues:
+        if queue.message_count:
+            name = _queue_title(queue) if is_one_topic else queue.topic
+            messages[name] = messages.get(name, 0) + queue.message_count
+            sizes[name] = sizes.get(name, 0) + queue.byte_count
+            ages[name] = max(ages.get(name, 0), round(_age_s(queue.oldest, report) or 0))
+    if len(messages) < _MIN_RANKS:
+        return []
+    noun = "queues" if is_one_topic else "topics"
     return [
-        _time_chart(sorted(over_time.items()), report),
-        bar_chart(
-            [(_queue_title(queue), queue.message_count) for queue in largest],
-            label=f"messages{more}",
-        ),
+        rank_chart(_largest(messages), label=f"{noun} by messages"),
+        rank_chart(_largest(sizes), label=f"{noun} by bytes", show=format_bytes),
+        rank_chart(_largest(ages), label=f"{noun} by age of the oldest", show=in_words),
     ]
+
+
+def _largest(values: Mapping[str, int]) -> list[tuple[str, int]]:
+    return sorted(values.items(), key=lambda item: (-item[1], item[0]))[:_MAX_RANKS]
 
 
 def _time_chart(points: Sequence[tuple[datetime, int]], report: Report) -> Chart:

@@ -2,7 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
-from spark_jobs.jobs.report_figures import QueueFigures, Report
+from spark_jobs.jobs.growth import Look
+from spark_jobs.jobs.report_figures import NodeFigures, Places, QueueFigures, Report
 
 START = datetime(2026, 1, 1, 8, tzinfo=UTC)
 
@@ -30,6 +31,44 @@ def figures(topic: str, channel: str | None, seed: int) -> QueueFigures:
         attempts=[(1, count - 3), (9, 3)],
         sizes=[(6, count - 1), (12, 1)],
     )
+
+
+def made_fleet_report(queue_count: int, node_count: int = 3) -> Report:
+    """A report of running nodes, one of which is down, compared with one of an hour before."""
+    report = made_report(queue_count)
+    report.created = START + timedelta(days=3, hours=4)
+    before = {}
+    for number, queue in enumerate(report.queues):
+        queue.places = Places(number % 7 * 100, number % 5, number % 3, queue.message_count)
+        queue.message_count += number * 3
+        queue.byte_count *= number % 11 + 1
+        assert queue.oldest is not None
+        queue.oldest += timedelta(minutes=number % 89)
+        change = (number % 5 - 2) * 10
+        before[queue.topic, queue.channel] = queue.message_count - change
+    report.nodes = [
+        NodeFigures(
+            f"10.0.0.{number}:4151", queue_count, 500 * number + 1, 10**6, START, Places(1, 2, 3, 4)
+        )
+        for number in range(node_count)
+    ]
+    report.nodes.append(NodeFigures("10.0.0.9:4151", 0, failure="node 10.0.0.9:4151 is down"))
+    report.compare(Look(report.created - timedelta(hours=1), before))
+    report.unseen = ["node 10.0.0.9:4151 is down"]
+    report.corrupt_count = 2
+    report.corrupt_records = [
+        {
+            "topic": "topic-0000",
+            "channel": "ch",
+            "kind": kind,
+            "reason": "the segment ends within a record",
+            "offset": 700,
+            "bytes": 17,
+            "path": "/var/lib/nsqd/topic-0000:ch.diskqueue.000000.dat",
+        }
+        for kind in ("torn", "missing")
+    ]
+    return report
 
 
 def made_report(queue_count: int) -> Report:

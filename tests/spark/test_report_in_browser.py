@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_jobs.jobs.report_page import render
-from tests.spark.made_reports import made_report
+from tests.spark.made_reports import made_fleet_report, made_report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = (
@@ -33,7 +33,9 @@ const widths = [...document.querySelectorAll('.mark')].map(m => m.getBoundingCli
 const queues = document.getElementById('queues');
 const shown = () => [...queues.tBodies[0].rows].filter(row => !row.hidden);
 const topics = () => shown().map(row => row.cells[0].innerText);
-const found = {back: css.backgroundColor, ink: css.color, marks: widths.length,
+const page = document.documentElement;
+const found = {width: page.scrollWidth, window: innerWidth,
+  back: css.backgroundColor, ink: css.color, marks: widths.length,
   drawn: widths.filter(w => w > 0).length};
 if (queues) {
   found.before = topics()[0];
@@ -87,7 +89,8 @@ def test_plots_are_drawn_without_a_console_error(topic_count: int, tmp_path: Pat
     dom, console = look(render(made_report(topic_count)), tmp_path)
 
     assert console == []
-    assert dom.count("<svg") == topic_count * 4 + (2 if topic_count else 0)
+    # Of several topics, also all of them over time, and three ranks.
+    assert dom.count("<svg") == topic_count * 4 + (4 if topic_count > 1 else 0)
     assert dom.count('class="mark"') >= 50 * topic_count
 
 
@@ -107,6 +110,13 @@ def test_light_and_dark(tmp_path: Path) -> None:
     assert dark["back"] == "rgb(18, 22, 27)"
     assert light["ink"] != dark["ink"]
     assert light["drawn"] == light["marks"]
+
+
+def test_a_fleet_of_500_queues_fits_the_page(tmp_path: Path) -> None:
+    found = probe(render(made_fleet_report(500)), tmp_path, is_dark=True)
+
+    assert found["drawn"] == found["marks"]
+    assert found["width"] <= found["window"]  # type: ignore[operator]
 
 
 def test_the_table_sorts_and_finds(tmp_path: Path) -> None:

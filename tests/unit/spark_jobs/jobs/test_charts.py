@@ -77,20 +77,20 @@ def test_marks_stay_inside_the_plot() -> None:
 def test_nothing_to_plot_has_no_bars() -> None:
     assert charts.time_chart([], step_s=60, label="x").bars == ()
     assert charts.column_chart([], label="x").bars == ()
-    assert charts.bar_chart([], label="x").bars == []
+    assert charts.rank_chart([], label="x").bars == []
     assert charts.sparkline([]) == charts.sparkline([0, 0]) == ""
 
 
 def test_bars_of_nothing_are_visible() -> None:
-    [bar] = charts.bar_chart([("a", 0)], label="x").bars
+    [bar] = charts.rank_chart([("a", 0)], label="x").bars
 
     assert bar.width == 1
 
 
 def test_long_names_are_cut_and_whole_on_hover() -> None:
-    chart = charts.bar_chart([("n" * 40, 5)], label="x")
+    chart = charts.rank_chart([("n" * 40, 5)], label="x")
 
-    assert (chart.texts[0].text, chart.texts[0].title) == ("n" * 31 + "…", "n" * 40)
+    assert (chart.texts[0].text, chart.texts[0].title) == ("n" * 19 + "…", "n" * 40)
 
 
 def test_a_sparkline_has_a_column_per_count() -> None:

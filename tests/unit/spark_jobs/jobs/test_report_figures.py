@@ -4,8 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from spark_jobs.jobs.growth import Look
 from spark_jobs.jobs.report_figures import choose_step_s, utc
-from tests.spark.made_reports import figures
+from tests.spark.made_reports import figures, made_report
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -40,6 +41,18 @@ def test_steps_grow_with_the_time(span: timedelta, step_s: int) -> None:
 
 def test_without_messages_a_step_is_a_minute() -> None:
     assert choose_step_s([]) == 60
+
+
+def test_growth_of_all_counts_what_is_gone() -> None:
+    report = made_report(2)
+    report.created = START + timedelta(minutes=10)
+    counts = {(queue.topic, queue.channel): queue.message_count for queue in report.queues}
+
+    report.compare(Look(START, counts | {("gone", None): 100}))
+
+    assert report.growth is not None
+    assert report.growth.per_minute == -10
+    assert [queue.growth and queue.growth.per_minute for queue in report.queues] == [0, 0]
 
 
 def test_moments_are_utc() -> None:

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from spark_jobs.jobs.report_page import render
-from tests.spark.made_reports import figures, made_report
+from tests.spark.made_reports import figures, made_fleet_report, made_report
 
 EVIL = '<script>alert("1")</script>\x00\ud800&amp;'
 
@@ -95,3 +95,32 @@ def test_sizes_that_do_not_occur_have_an_empty_column() -> None:
 
     names = ["512: 1", "1k: 0", "2k: 2", "4k: 0", "1M: 3"]
     assert [name for name in names if f"<title>{name}</title>" in page] == names
+
+
+def test_ages_places_growth_and_nodes() -> None:
+    page = render(made_fleet_report(5))
+
+    assert "3 days 4 hours" in page
+    assert "drained in 1 day 15 hours" in page
+    assert ">grows<" in page
+    assert ">as it was<" in page
+    assert "topics by age of the oldest" in page
+    assert "1 torn, 1 missing" in page
+    assert "<td colspan=8 class=bad>node 10.0.0.9:4151 is down</td>" in page
+    assert "not seen" not in page
+
+
+def test_what_a_directory_does_not_show_is_not_seen() -> None:
+    page = render(made_report(5))
+
+    assert "<b>not seen</b><span>memory, in flight, deferred</span>" in page
+    assert "more per minute" not in page
+    assert "<h2>Nodes" not in page
+
+
+def test_one_topic_is_ranked_by_queue_and_one_queue_not_at_all() -> None:
+    report = made_report(2)
+    report.queues = [figures("t", "a", 1), figures("t", "b", 2)]
+
+    assert "queues by messages" in render(report)
+    assert "by messages" not in render(made_report(1))
