@@ -12,8 +12,8 @@ go-diskqueue ignores these, which are ours alone and may be missing:
     NAME.diskqueue.due, .due.old             when deferred messages are due: nsqd's `due_log`
     NAME.diskqueue.generation                which queue of that name this is: `sidecars`
 
-A new file needs a kind in `_FILE_NAME`, a field of `QueueFiles`, its removal in `remove_queue`, its
-undo in `writer`, and its crash points in tests/support/faults; the archive uses the same writer.
+A new file needs a kind in `_FILE_NAME`, a field of `QueueFiles`, its removal in `sync_job`, a row
+in docs/contract/diskqueue.md, crash points in tests/support/faults; the archive has queues too.
 
 NAME is a topic, or `topic:channel`. Functions here hold no state. Paths are plain strings, since a
 broker opens thousands of queues, and are never used as format strings: `%` may be part of one.

@@ -1,6 +1,6 @@
 """The routes of nsqd's HTTP API: thin, the rules are the broker's.
 
-router    puts the routes together; /ping, /info, /stats, /metrics; paths whose GET needs the token
+router    puts the routes together and names ours (list_extensions); /ping, /info, /stats, /metrics
 publish   /pub, /mpub              admin    POST /topic/*, /channel/*, /client/close
 peek      look at messages         limits   /topic/limits
 move      to other topics, or drop analytics /snapshot, /segments: queues for analysis

@@ -1,4 +1,8 @@
-"""Errors of the broker; the doors turn each into the code and text of their protocol."""
+"""Errors of the broker; the doors turn each into the code and text of their protocol.
+
+A new error of a publish is answered in tcp.handlers, api.publish and api.move, kept for later in
+limits.dead_letter, and counted in runtime.refusals.
+"""
 
 import errno
 

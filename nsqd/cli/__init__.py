@@ -6,6 +6,6 @@ cluster, figures HTTP calls to all nodes; /stats added up           output      
 loop, progress, formats   the event loop; how far a command is; messages as lines
 messages, sinks, admin, watch, programs, setup: the commands, by noun      go   Go's names and flags
 
-Each command has `add_arguments` and `run`, and is imported only when it runs. Imports nsqd.client,
-nsqd.http.client, nsqd.config; nothing imports this package. rich is imported for terminals only.
+Each command has EXAMPLES, `add_arguments`, `run`, stands in `commands`, is imported when it runs.
+Imports nsqd.client, http.client, config; nothing imports this package. rich: for terminals only.
 """

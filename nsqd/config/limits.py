@@ -1,8 +1,10 @@
 """Limits: how much the queues of a topic may hold, for how long, and how often a message is tried.
 
 A limit is declared here and nowhere else. From its field of `Limits` follow its flag, its key in
-the config file, in nsqd.dat and in /topic/limits, its gauge and its row in the README. The flags
-hold for every topic; `nsqd.broker.limits` has the values of single topics, and enforces all.
+the config file, in nsqd.dat and in /topic/limits, its gauge and its row in the README (to be pasted
+there); the console has words for it in view_limits.js. One that refuses publishes also stands in
+`has_bound`. A limit of the whole node is an option of its own, not one of these. The flags hold for
+every topic; `nsqd.broker.limits` has the values of single topics, and enforces all.
 """
 
 # ruff: noqa: RUF009 - flag() makes dataclass fields; ruff takes them for values.

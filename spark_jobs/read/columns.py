@@ -1,7 +1,7 @@
 """The columns of a message: names, Spark's and Arrow's types.
 
 A new column is declared here and built in files/records.py; one that is the same for a whole
-segment also stands in `Constants` and in predicate.py.
+segment also stands in `Constants`, which plan.py fills, and in predicate.py.
 
 Wherever messages are read from, they become Arrow batches of these columns.
 """
