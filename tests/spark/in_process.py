@@ -1,5 +1,6 @@
 """Reads of a data directory as Spark does them, but in this process: planned, pickled, read."""
 
+import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -7,10 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_jobs.read.columns import MESSAGE_COLUMNS, message_schema
+from spark_jobs.read.columns import MESSAGE_COLUMNS, arrow_schema, message_schema
 from spark_jobs.read.files.corruption import CORRUPTION_SCHEMA
 from spark_jobs.read.options import ReadOptions, parse_read_options
 from spark_jobs.read.reader import NsqReader
+from spark_jobs.read.stream import NsqStreamReader
 from tests.spark.data_dirs import Row
 
 
@@ -47,6 +49,25 @@ def read_corruptions(path: Path | None, **options: str) -> list[dict[str, Any]]:
     reader = NsqReader(parse(path, table="corrupt_records", **options), CORRUPTION_SCHEMA)
     rows: list[dict[str, Any]] = _read(reader, len(CORRUPTION_SCHEMA.fields)).to_pylist()
     return rows
+
+
+def read_stream(
+    path: Path | str, checkpoint: dict[str, Any] | None = None, /, **options: str
+) -> tuple[list[bytes], dict[str, Any]]:
+    """Run one micro-batch of a new query, or go on from a checkpoint; return bodies and offset."""
+    parsed = parse_read_options({"path": str(path)} | options, is_stream=True)
+    reader = NsqStreamReader(parsed, arrow_schema(message_schema(("body",))))
+    start = checkpoint or reader.initialOffset()
+    end = json.loads(json.dumps(reader.latestOffset(start, reader.getDefaultReadLimit())))
+    executor = pickle.loads(pickle.dumps(reader))
+    bodies = [
+        body
+        for partition in reader.partitions(start, end)
+        for batch in executor.read(pickle.loads(pickle.dumps(partition)))
+        for body in batch["body"].to_pylist()
+    ]
+    reader.stop()
+    return bodies, end
 
 
 def _read(reader: NsqReader, column_count: int) -> pa.Table:

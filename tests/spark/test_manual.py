@@ -105,7 +105,7 @@ def first_cells(heading: str) -> set[str]:
     """The names in the first column of the table behind a heading."""
     section = MANUAL.partition(f"\n{heading}\n")[2].partition("\n#")[0]
     cells = re.findall(r"^\| ([^|]*`[^|]*) \|", section, re.MULTILINE)
-    return set(re.findall(r"`(\w+)`", " ".join(cells)))
+    return set(re.findall(r"`([\w.]+)`", " ".join(cells)))
 
 
 def test_the_tables_are_complete() -> None:

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from spark_jobs import register
 from spark_jobs.__main__ import main
 from tests.spark.data_dirs import messages, write_queue
-from tests.spark.in_process import read_bodies
+from tests.spark.in_process import read_bodies, read_stream
 from tests.support.s3_server import KEYS, Store
 
 HADOOP = {
@@ -135,4 +135,6 @@ def test_history_is_shipped_to_a_bucket_and_read_there(
     assert "2 segments shipped, 6 messages" in printed
     assert "0 segments shipped" in printed
     options = {**store.options, "from": "archive"}
-    assert read_bodies(place, **options) == [each.body for part in segments[:2] for each in part]
+    shipped = [each.body for part in segments[:2] for each in part]
+    assert read_bodies(place, **options) == shipped
+    assert read_stream(place, **options)[0] == shipped

@@ -12,7 +12,7 @@ from spark_jobs.pace import Pace
 from spark_jobs.read.files.directory import OutputDirectory
 from spark_jobs.ship.shipment import Passed, Shipment, ShipmentError
 from tests.spark.data_dirs import Message, content, messages, write_metadata, write_segment
-from tests.spark.in_process import parse, read_bodies, read_corruptions
+from tests.spark.in_process import parse, read_bodies, read_corruptions, read_stream
 
 NODE_ID = "a" * 32
 
@@ -145,6 +145,23 @@ def test_a_topic_made_anew_follows_what_it_was(node: Node, tmp_path: Path) -> No
     assert ship(node, target).segment_count == 2
     assert ship(node, target).segment_count == 0
     assert arrived(target) == node.sent
+
+
+def test_a_stream_of_the_archive_goes_on_where_it_was_shipped(node: Node, tmp_path: Path) -> None:
+    target = tmp_path / "lake"
+    node.finish_segments(2)
+    read, checkpoint = read_stream(node.path, **{"from": "archive"})
+    node.finish_segments(2)
+    ship(node, target)
+
+    more, checkpoint = read_stream(target, checkpoint, **{"from": "archive"})
+    node.make_anew("2" * 32)
+    node.finish_segments(1)
+    ship(node, target)
+    last, _ = read_stream(target, checkpoint, **{"from": "archive"})
+
+    assert (len(read), len(more), len(last)) == (10, 10, 5)
+    assert read + more + last == node.sent
 
 
 def test_segments_that_nsqd_deleted_first_are_told_here_and_to_readers(
