@@ -10,7 +10,7 @@ CI_JOBS ?= 4
 MINUTES ?= 30
 
 .DEFAULT_GOAL := help
-.PHONY: help run test coverage lint format bench bench-clients soak cluster bench-spark screenshots fuzz java chromium clean
+.PHONY: help run test coverage lint format bench bench-clients soak cluster bench-spark test-spark screenshots fuzz java chromium clean
 
 help: ## list these targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,12 @@ screenshots: $(VENV)/.test chromium ## take the pictures of docs/console.md
 
 bench-spark: $(VENV)/.test java ## measure how fast Spark reads queues and publishes (ARGS="--rounds 3")
 	$(BIN)/python -m bench.spark $(ARGS)
+
+# CI runs on the newest pyspark that pyproject.toml allows; this is its lower bound.
+SPARK ?= 4.2.0
+test-spark: $(VENV)/.test java ## run the Spark tests on another pyspark, the oldest allowed (SPARK=4.2.0)
+	$(BIN)/pip install --quiet --upgrade --target $(VENV)/pyspark-$(SPARK) "pyspark==$(SPARK)"
+	PYTHONPATH=$(abspath $(VENV))/pyspark-$(SPARK) $(BIN)/python -m pytest -q tests/spark $(ARGS)
 
 fuzz: $(VENV)/.fuzz ## look for bytes that break a reader (TARGET=wire SECONDS=60 ARGS="--seed 1")
 	$(BIN)/python -m tests.fuzz --target $(or $(TARGET),all) --seconds $(or $(SECONDS),60) $(ARGS)
