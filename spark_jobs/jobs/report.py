@@ -45,7 +45,7 @@ _TABLES = {
     "queues": (
         "topic channel nodes messages bytes oldest newest rate_per_minute"
         " size_p50 size_p90 size_p99 size_max attempts_max retried duplicates"
-        " memory in_flight deferred disk growth_per_minute drained_in_s"
+        " memory in_flight deferred disk growth_per_minute drained_in_s latency"
     ),
     "nodes": "node queues messages bytes oldest memory in_flight deferred disk failure",
     "over_time": "topic channel moment messages",
@@ -69,6 +69,7 @@ _TYPES = {
     ),
     "types": pa.list_(pa.string()),
     "top": _TOP,
+    "latency": pa.list_(pa.struct([("quantile", pa.float64()), ("seconds", pa.float64())])),
 }
 TABLE_SCHEMAS = {
     table: pa.schema([(name, _TYPES.get(name, pa.int64())) for name in names.split()])
@@ -211,6 +212,10 @@ def table_rows(report: Report) -> dict[str, Sequence[dict[str, Any]]]:
             **_places(queue.places),
             "growth_per_minute": queue.growth and queue.growth.per_minute,
             "drained_in_s": queue.growth and queue.growth.drained_in_s,
+            "latency": [
+                {"quantile": quantile, "seconds": seconds}
+                for quantile, seconds in sorted(queue.latency.items())
+            ],
         }
         for queue in report.queues
     ]

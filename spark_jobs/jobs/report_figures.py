@@ -17,6 +17,7 @@ from spark_jobs.jobs.json_bodies import NOT_JSON, describe_fields
 from spark_jobs.jobs.progress import Progress
 from spark_jobs.read.columns import BAD_COLUMN
 from spark_jobs.read.files.directory import Directory
+from spark_jobs.read.fleet.latency import find_latencies
 from spark_jobs.read.queue import Queue
 
 _HEADER_COLUMNS = "node,topic,channel,segment,offset,timestamp,attempts,id,size"
@@ -94,6 +95,8 @@ class QueueFigures:
     places: Places | None = None
     # Since an earlier look, if there was one.
     growth: Growth | None = None
+    # From publish to finish, where nodes measure it: percentile -> seconds.
+    latency: dict[float, float] = field(default_factory=dict)
 
     @property
     def rate_per_minute(self) -> float | None:
@@ -174,7 +177,7 @@ class Counting:
         total = sum(queue.message_count for queue in report.queues)
         self._progress.step(f"{total:,} messages in {len(figures):,} queues; counting over time")
         report.nodes = self._nodes()
-        report.unseen = self._selection.unseen
+        report.unseen = self._selection.unseen + self._add_latencies(figures)
         report.step_s = choose_step_s(report.queues)
         self._add_histograms(figures, report.step_s)
         self._progress.step("looking for poison messages and duplicate ids")
@@ -244,6 +247,18 @@ class Counting:
             node_name = url.partition("://")[2]
             found[node_name] = NodeFigures(node_name, 0, failure=reason)
         return sorted(found.values(), key=lambda node: node.node)
+
+    def _add_latencies(self, figures: dict[QueueKey, QueueFigures]) -> list[str]:
+        """Ask running nodes; return a sentence about each that did not answer."""
+        fleet = self._selection.options.fleet
+        if fleet is None:
+            return []
+        urls = {queue.directory for queue in self._selection.queues}
+        latencies, failures = find_latencies(sorted(urls), fleet)
+        for key, times in latencies.items():
+            if key in figures:
+                figures[key].latency = times
+        return failures
 
     def _add_histograms(self, figures: dict[QueueKey, QueueFigures], step_s: int) -> None:
         step_us = step_s * 1_000_000

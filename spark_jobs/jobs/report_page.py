@@ -78,6 +78,7 @@ def render(report: Report) -> str:
         ages=[_age_s(queue.oldest, report) for queue in report.queues],
         nodes=_nodes(report),
         has_messages=any(queue.message_count for queue in report.queues),
+        has_latency=any(queue.latency for queue in report.queues),
         has_places=any(queue.places for queue in report.queues),
         kinds=Counter(row["kind"] for row in report.corrupt_records).most_common(),
         sparklines=_sparklines(report),
@@ -105,6 +106,10 @@ def _signed(value: float) -> str:
     return f"{sign}{format_count(abs(value))}"
 
 
+def _time(seconds: float) -> str:
+    return f"{seconds * 1000:.3g} ms" if seconds < 1 else in_words(seconds)
+
+
 _ENVIRONMENT = Environment(
     # Finds the templates in a zip, too: on a cluster this package is one.
     loader=PackageLoader("spark_jobs.jobs"),
@@ -123,6 +128,7 @@ _ENVIRONMENT.filters |= {
     "second": "{:%Y-%m-%d %H:%M:%S}".format,
     "short": format_count,
     "signed": _signed,
+    "time": _time,
     "words": in_words,
 }
 _TEMPLATE = _ENVIRONMENT.get_template("report.html")

@@ -40,6 +40,7 @@ def made_fleet_report(queue_count: int, node_count: int = 3) -> Report:
     before = {}
     for number, queue in enumerate(report.queues):
         queue.places = Places(number % 7 * 100, number % 5, number % 3, queue.message_count)
+        queue.latency = {0.5: 0.002, 0.99: 0.25 + number}
         queue.message_count += number * 3
         queue.byte_count *= number % 11 + 1
         assert queue.oldest is not None

@@ -103,6 +103,7 @@ def test_ages_places_growth_and_nodes() -> None:
     assert "3 days 4 hours" in page
     assert "drained in 1 day 15 hours" in page
     assert ">grows<" in page
+    assert "250 ms <small>p99</small>" in page
     assert ">as it was<" in page
     assert "topics by age of the oldest" in page
     assert "1 torn, 1 missing" in page
