@@ -8,9 +8,10 @@ ARGS ?=
 # Twice the cores: many tests wait for sockets and timers.
 CI_JOBS ?= 4
 MINUTES ?= 30
+SEEDS ?= 2000
 
 .DEFAULT_GOAL := help
-.PHONY: help run test coverage lint format bench bench-clients soak cluster bench-spark test-spark screenshots fuzz java chromium clean
+.PHONY: help run test coverage lint format bench bench-clients soak damage cluster bench-spark test-spark screenshots fuzz java chromium clean
 
 help: ## list these targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +67,9 @@ bench-clients: $(VENV)/.test ## measure nsqd.client and nsq, with pynsq and Go's
 
 soak: $(VENV)/.test ## kill nsqd and cut its power for MINUTES=30 (SEED=kill-1 plays one round again)
 	$(BIN)/python -m tests.crash.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+damage: $(VENV)/.test ## damage queue files in any place, SEEDS=2000 times, and look what is left
+	$(BIN)/python -m tests.crash.damage --seeds $(SEEDS) $(ARGS)
 
 cluster: $(VENV)/.run ## watch 2 nsqlookupd, 3 nsqd and nsqadmin at work (ARGS="--chaos 3" kills one every 3 s)
 	$(BIN)/python -m bench.cluster $(ARGS)

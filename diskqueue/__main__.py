@@ -14,6 +14,8 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 
 from diskqueue import envelope, layout, salvage, segment
+from diskqueue.checksums import audit
+from diskqueue.checksums.entries import make_seed
 from diskqueue.errors import CorruptSegmentError
 from diskqueue.tools import check
 from diskqueue.tools.plain_text import escape_bytes
@@ -195,14 +197,63 @@ def _salvage(options: argparse.Namespace) -> int:
             print(f"{options.file} is empty, nothing to salvage")
             return EXIT_OK
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _copy_records(data, output)
+            return _copy_records(_find_spans(options.file, data), output)
 
 
-def _copy_records(data: mmap.mmap, output: str) -> int:
+def _find_spans(path: str, data: mmap.mmap) -> Iterator[tuple[salvage.Span, bytes]]:
+    """Cut a segment into records and lost bytes, by its checksums as far as it has any.
+
+    Yields each with its bytes: lengths that checksums know are repaired.
+    """
+    checksums = audit.read_checksums(layout.checksum_path(path))
+    name = layout.parse_any_segment_name(os.path.basename(path))
+    if checksums is None or name is None:
+        yield from _find_by_shape(data, 0, len(data))
+        return
+
+    def read_at(size: int, offset: int) -> bytes:
+        return data[offset : offset + size]
+
+    uncovered: int | None = None
+    for piece in audit.iter_pieces(read_at, checksums, make_seed(*name), 0, len(data)):
+        if not piece.is_covered:
+            uncovered = piece.start if uncovered is None else uncovered
+            continue
+        if uncovered is not None:
+            yield from _find_by_shape(data, uncovered, piece.start)
+            uncovered = None
+        if piece.denied_count:
+            yield salvage.Span(piece.start, piece.end, is_kept=False), b""
+        else:
+            yield from _cut(piece)
+    if uncovered is not None:
+        yield from _find_by_shape(data, uncovered, len(data))
+
+
+def _find_by_shape(data: mmap.mmap, start: int, end: int) -> Iterator[tuple[salvage.Span, bytes]]:
+    part = data[start:end]
+    for span in salvage.find_spans(part):
+        moved = salvage.Span(
+            *(start + span.start, start + span.end, span.is_kept, span.is_doubtful)
+        )
+        yield moved, part[span.start : span.end]
+
+
+def _cut(piece: audit.Piece) -> Iterator[tuple[salvage.Span, bytes]]:
+    """Yield the records of a piece that checksums have found good."""
+    limits = segment.RecordLimits(min_record_bytes=0, max_record_bytes=len(piece.data))
+    size = len(piece.data)
+    for start, end in zip(*segment.split_records(piece.data, 0, size, size, limits), strict=True):
+        first = start - segment.PREFIX_BYTES
+        span = salvage.Span(piece.start + first, piece.start + end, is_kept=True)
+        yield span, piece.data[first:end]
+
+
+def _copy_records(spans: Iterator[tuple[salvage.Span, bytes]], output: str) -> int:
     kept_count = doubtful_count = kept_bytes = lost_bytes = 0
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     with open(os.open(output, flags, layout.FILE_MODE), "wb") as target:
-        for span in _join_lost(salvage.find_spans(data)):
+        for span, content in _join_lost(spans):
             if not span.is_kept:
                 lost_bytes += span.end - span.start
                 print(
@@ -212,7 +263,7 @@ def _copy_records(data: mmap.mmap, output: str) -> int:
             if span.is_doubtful:
                 doubtful_count += 1
                 print(f"doubtful  {span.start}..{span.end}  kept, but damage follows it")
-            target.write(data[span.start : span.end])
+            target.write(content)
             kept_count += 1
             kept_bytes += span.end - span.start
         target.flush()
@@ -228,19 +279,21 @@ def _copy_records(data: mmap.mmap, output: str) -> int:
     return EXIT_DAMAGE if lost_bytes or doubtful_count else EXIT_OK
 
 
-def _join_lost(spans: Iterator[salvage.Span]) -> Iterator[salvage.Span]:
+def _join_lost(
+    spans: Iterator[tuple[salvage.Span, bytes]],
+) -> Iterator[tuple[salvage.Span, bytes]]:
     """Yield the same spans, with neighbouring lost ones as one."""
     lost: salvage.Span | None = None
-    for span in spans:
+    for span, content in spans:
         if span.is_kept:
             if lost is not None:
-                yield lost
+                yield lost, b""
                 lost = None
-            yield span
+            yield span, content
         else:
             lost = span if lost is None else salvage.Span(lost.start, span.end, is_kept=False)
     if lost is not None:
-        yield lost
+        yield lost, b""
 
 
 def _plural(count: int, noun: str) -> str:

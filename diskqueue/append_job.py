@@ -26,6 +26,7 @@ from enum import Enum, auto
 from itertools import accumulate
 
 from diskqueue import layout
+from diskqueue.checksums.file import ChecksumFile
 from diskqueue.segment import SegmentState
 
 # Buffers that one call writes; the kernel takes 1024.
@@ -60,20 +61,26 @@ class Placement:
     segment: SegmentState
     path: str
     offset: int
+    # Those of the segment, which only the job uses; None without any.
+    checksums: ChecksumFile | None = None
     buffers: list[bytes | memoryview] = field(default_factory=list)
+    # The sizes of the records in each buffer.
+    lengths: list[Sequence[int]] = field(default_factory=list)
     size_bytes: int = 0
     # A descriptor of the job's own, or -1 before the file is open.
     fd: int = -1
     # The job has made the file.
     is_new: bool = False
+    has_checksums_written: bool = False
 
-    def add(self, data: bytes | memoryview) -> None:
+    def add(self, data: bytes | memoryview, lengths: Sequence[int]) -> None:
         """Write these bytes as well, behind the others."""
         self.buffers.append(data)
+        self.lengths.append(lengths)
         self.size_bytes += len(data)
 
     def write(self) -> None:
-        """Write the bytes to the file, which is open.
+        """Write the bytes, and then their checksums, to the files, which are open.
 
         Raises:
             OSError: a part may have been written.
@@ -82,12 +89,33 @@ class Placement:
             layout.write_all(self.fd, self.buffers[0], self.offset)
         else:
             write_buffers(self.fd, self.buffers, self.offset)
+        if self.checksums is not None:
+            position = self.offset
+            entries: list[bytes] = []
+            for data, lengths in zip(self.buffers, self.lengths, strict=True):
+                entries.append(self.checksums.encode(position, data, lengths))
+                position += len(data)
+            self.checksums.write(b"".join(entries))
+            self.has_checksums_written = True
+
+    def undo(self) -> None:
+        """Cut the files off where they ended, as far as that is possible."""
+        with contextlib.suppress(OSError):
+            os.ftruncate(self.fd, self.offset)
+        if self.checksums is not None and self.has_checksums_written:
+            self.checksums.undo()
 
     def close(self) -> None:
         """Close the descriptor."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
+
+    def close_all(self) -> None:
+        """Close the descriptors of the segment and of its checksums."""
+        self.close()
+        if self.checksums is not None:
+            self.checksums.close()
 
 
 class JobState(Enum):
@@ -146,7 +174,7 @@ class AppendJob:
                 if placement.size_bytes and self._open(placement):
                     placement.write()
                     if placement is not self.placements[0] and placement is not self.placements[-1]:
-                        placement.close()
+                        placement.close_all()
         except OSError:
             self.undo()
             raise
@@ -165,12 +193,10 @@ class AppendJob:
             if placement.is_new:
                 with self._lock:
                     if not self.is_cancelled:
-                        with contextlib.suppress(OSError):
-                            os.unlink(placement.path)
+                        _discard(placement)
             elif placement.fd >= 0:
-                with contextlib.suppress(OSError):
-                    os.ftruncate(placement.fd, placement.offset)
-            placement.close()
+                placement.undo()
+            placement.close_all()
 
     def end(self) -> bool:
         """Append the records if they are written, and allow other appends again.
@@ -186,8 +212,7 @@ class AppendJob:
             self.is_cancelled = True
             for placement in self.placements:
                 if placement.is_new:
-                    with contextlib.suppress(OSError):
-                        os.unlink(placement.path)
+                    _discard(placement)
 
     def _open(self, placement: Placement) -> bool:
         """Open the file, made if need be; return False if the job is cancelled."""
@@ -198,7 +223,15 @@ class AppendJob:
                 segment = placement.segment
                 placement.fd = open_segment(segment, placement.path, self._logger)
                 placement.is_new = not segment.exists
+            if placement.checksums is not None:
+                placement.checksums.open(is_new=placement.is_new)
             return True
+
+
+def _discard(placement: Placement) -> None:
+    """Remove a file that the job has made, with its checksums."""
+    with contextlib.suppress(OSError):
+        layout.remove_segment(placement.path, has_checksums=placement.checksums is not None)
 
 
 def place(
@@ -206,34 +239,39 @@ def place(
     segment: SegmentState,
     max_bytes_per_file: int,
     path_of: Callable[[SegmentState], str],
+    checksums_of: Callable[[SegmentState], ChecksumFile | None],
 ) -> list[Placement]:
     """Plan which bytes go into the current segment, and which into each new one."""
-    placements = [Placement(segment, path_of(segment), segment.end)]
+    placements = [Placement(segment, path_of(segment), segment.end, checksums_of(segment))]
     used = segment.end
     for chunk in chunks:
         if used + len(chunk.data) <= max_bytes_per_file:
-            placements[-1].add(chunk.data)
+            placements[-1].add(chunk.data, chunk.lengths)
             used += len(chunk.data)
             continue
         view = memoryview(chunk.data)
-        head_bytes, *sizes = _divide(chunk.lengths, used, max_bytes_per_file)
+        (head_bytes, done), *parts = _divide(chunk.lengths, used, max_bytes_per_file)
         if head_bytes:
-            placements[-1].add(view[:head_bytes])
+            placements[-1].add(view[:head_bytes], chunk.lengths[:done])
         start = head_bytes
         used += head_bytes
-        for size in sizes:
+        for size, stop in parts:
             segment = SegmentState(segment.number + 1)
-            placements.append(Placement(segment, path_of(segment), 0))
-            placements[-1].add(view[start : start + size])
+            placements.append(Placement(segment, path_of(segment), 0, checksums_of(segment)))
+            placements[-1].add(view[start : start + size], chunk.lengths[done:stop])
             start += size
             used = size
+            done = stop
     return placements
 
 
-def _divide(lengths: Sequence[int], used: int, max_bytes_per_file: int) -> list[int]:
-    """Return how many bytes go into a segment of which some are used, and into each new one."""
+def _divide(lengths: Sequence[int], used: int, max_bytes_per_file: int) -> list[tuple[int, int]]:
+    """Divide records among a segment of which some bytes are used, and new ones.
+
+    Returns how many bytes go into each, and the index behind their last record.
+    """
     ends = list(accumulate(lengths))
-    sizes: list[int] = []
+    sizes: list[tuple[int, int]] = []
     done = index = 0
     while True:
         index = bisect_right(ends, done + max_bytes_per_file - used, lo=index)
@@ -242,7 +280,7 @@ def _divide(lengths: Sequence[int], used: int, max_bytes_per_file: int) -> list[
             # Larger than a whole segment: it gets one for itself.
             end = ends[index]
             index += 1
-        sizes.append(end - done)
+        sizes.append((end - done, index))
         if index == len(ends):
             return sizes
         done = end
@@ -262,8 +300,7 @@ def open_segment(segment: SegmentState, path: str, logger: logging.Logger) -> in
         return os.open(path, flags, layout.FILE_MODE)
     except FileExistsError:
         # No metadata leads to this segment. Writing into it would mix its records with ours.
-        bad_path = layout.quarantine_path(path)
-        os.rename(path, bad_path)
+        bad_path = layout.quarantine(path)
         logger.warning(
             "diskqueue stray segment set aside file=%s look=python -m diskqueue dump %s",
             path,

@@ -54,10 +54,25 @@ class CorruptSegmentError(DiskQueueError):
     `DiskQueue` never raises it: there the rest of the segment is quarantined.
     """
 
-    def __init__(self, path: str, offset: int, reason: str, *, is_torn: bool) -> None:
+    def __init__(
+        self,
+        path: str,
+        offset: int,
+        reason: str,
+        *,
+        is_torn: bool,
+        resume: int | None = None,
+        record_count: int = 0,
+    ) -> None:
+        """Args:
+        resume: where records go on, if checksums tell.
+        record_count: how many records are lost up to there.
+        """
         super().__init__(f"{path} at offset {offset}: {reason}")
         self.path = path
         self.offset = offset
         self.reason = reason
         # The file ends inside the record, as after a write that was cut short.
         self.is_torn = is_torn
+        self.resume = resume
+        self.record_count = record_count

@@ -11,6 +11,8 @@ go-diskqueue ignores these, which are ours alone and may be missing:
     NAME.diskqueue.finished.<random>.tmp     the same while it is being written
     NAME.diskqueue.due, .due.old             when deferred messages are due: nsqd's `due_log`
     NAME.diskqueue.generation                which queue of that name this is: `sidecars`
+    NAME.diskqueue.000042.crc                the checksums of segment 42: `checksums`
+    NAME.diskqueue.000042.crc.bad            those of 000042.dat.bad, for `salvage`
 
 A new file needs a kind in `_FILE_NAME`, a field of `QueueFiles`, its removal in `sync_job`, a row
 in docs/contract/diskqueue.md, crash points in tests/support/faults; the archive has queues too.
@@ -36,7 +38,7 @@ _FILE_NAME = re.compile(
     r"(?P<name>.+)\.diskqueue\."
     # As "%06d" writes numbers up to MAX_NUMBER: another spelling of one, with more zeros or digits
     # of another script, would be opened under a name that no file has.
-    r"(?:(?P<number>[0-9]{6}|[1-9][0-9]{6,17})\.dat(?P<bad>\.bad(?:\.[0-9]+)?)?"
+    r"(?:(?P<number>[0-9]{6}|[1-9][0-9]{6,17})\.(?P<ending>dat|crc)(?P<bad>\.bad(?:\.[0-9]+)?)?"
     r"|(?P<kind>meta\.dat|finished|due|due\.old|generation)(?P<temporary>\.[0-9]+\.tmp)?)",
     re.DOTALL,
 )
@@ -74,6 +76,8 @@ class QueueFiles:
     has_due: bool = False
     has_generation: bool = False
     segments: dict[int, int] = field(default_factory=dict)  # number -> size in bytes
+    # The numbers of the segments that have a checksum file, or had one.
+    checksums: set[int] = field(default_factory=set)
     bad_files: list[str] = field(default_factory=list)
     temporary_files: list[str] = field(default_factory=list)
 
@@ -81,6 +85,12 @@ class QueueFiles:
 def segment_path(directory: str, name: str, number: int) -> str:
     """Return the path of a segment."""
     return f"{directory}/{name}.diskqueue.{number:06d}.dat"
+
+
+def checksum_path(segment_path: str) -> str:
+    """Return the path of the checksum file of a segment, or of one that was set aside."""
+    head, _, tail = segment_path.rpartition(".dat")
+    return f"{head}.crc{tail}"
 
 
 def metadata_path(directory: str, name: str) -> str:
@@ -122,6 +132,20 @@ def quarantine_path(path: str) -> str:
     return candidate
 
 
+def quarantine(path: str) -> str:
+    """Rename a damaged segment, with its checksum file; return the new name of the segment.
+
+    Raises:
+        OSError: the segment has the name that it had.
+    """
+    target = quarantine_path(path)
+    os.rename(path, target)
+    # Without it `salvage` knows less.
+    with contextlib.suppress(OSError):
+        os.rename(checksum_path(path), checksum_path(target))
+    return target
+
+
 def has_quarantine_name(path: str) -> bool:
     """Tell whether a segment's `.bad` is the same file."""
     try:
@@ -134,10 +158,14 @@ def link_quarantined(path: str) -> bool:
     """Give a damaged segment its quarantine name too, unless it has it; False if that fails."""
     if has_quarantine_name(path):
         return True
+    target = quarantine_path(path)
     try:
-        os.link(path, quarantine_path(path))
+        os.link(path, target)
     except OSError:
         return False  # not every file system has links, and a full one has no room for a name
+    # Without it `salvage` knows less.
+    with contextlib.suppress(OSError):
+        os.link(checksum_path(path), checksum_path(target))
     return True
 
 
@@ -150,7 +178,15 @@ def split_queue_name(name: str) -> tuple[str, str | None]:
 def parse_segment_name(file_name: str) -> tuple[str, int] | None:
     """Return the queue name and number if this names a segment in use, else None."""
     match = _FILE_NAME.fullmatch(file_name)
-    if match is None or match["number"] is None or match["bad"]:
+    if match is None or match["number"] is None or match["bad"] or match["ending"] != "dat":
+        return None
+    return match["name"], int(match["number"])
+
+
+def parse_any_segment_name(file_name: str) -> tuple[str, int] | None:
+    """Return the queue name and number if this names a segment, be it a `.bad` one, else None."""
+    match = _FILE_NAME.fullmatch(file_name)
+    if match is None or match["ending"] != "dat":
         return None
     return match["name"], int(match["number"])
 
@@ -158,7 +194,7 @@ def parse_segment_name(file_name: str) -> tuple[str, int] | None:
 def is_other_file(file_name: str) -> bool:
     """Tell whether this names a file of a queue that has no records in it."""
     match = _FILE_NAME.fullmatch(file_name)
-    return match is not None and match["kind"] is not None
+    return match is not None and (match["kind"] is not None or match["ending"] == "crc")
 
 
 def list_queues(
@@ -200,7 +236,10 @@ def find_queue_files(directory: str, name: str) -> QueueFiles:
 
 
 def _add_file(files: QueueFiles, match: re.Match[str], path: str) -> None:
-    if match["bad"]:
+    if match["ending"] == "crc":
+        if not match["bad"]:
+            files.checksums.add(int(match["number"]))
+    elif match["bad"]:
         files.bad_files.append(path)
     elif match["number"] is not None:
         # A running daemon may delete a segment between the listing and this look at it.
@@ -391,6 +430,29 @@ def remove(path: str) -> None:
     """
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
+
+
+def remove_segment(path: str, *, has_checksums: bool) -> None:
+    """Remove a segment if it is there; not durable before the directory is.
+
+    Args:
+        has_checksums: remove its checksum file too. If only that fails, the next start does it.
+
+    Raises:
+        OSError: the segment is still there.
+    """
+    remove(path)
+    if has_checksums:
+        with contextlib.suppress(OSError):
+            os.unlink(checksum_path(path))
+
+
+def is_in_the_way(path: str) -> bool:
+    """Tell whether a directory, a pipe or such, or a link to nowhere, has the name of a file."""
+    try:
+        return find_size(path) is None and os.path.lexists(path)
+    except OSError:
+        return False
 
 
 def fsync_directory(directory: str) -> None:

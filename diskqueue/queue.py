@@ -47,6 +47,7 @@ from collections.abc import Iterable, Sequence
 
 from diskqueue import layout
 from diskqueue.append_job import AppendJob, RecordChunk
+from diskqueue.checksums.failures import ChecksumFailures
 from diskqueue.errors import CorruptSegmentError, QueueClosedError, RecordTooLargeError
 from diskqueue.progress import Progress
 from diskqueue.reader import Reader, ReadRecords
@@ -84,10 +85,12 @@ class DiskQueue:
         max_append_bytes: int | None = None,
         holds_messages: bool = False,
         stores_generation: bool = False,
+        has_checksums: bool = False,
+        checksum_failures: ChecksumFailures | None = None,
         files: layout.QueueFiles | None = None,
         logger: logging.Logger = _logger,
     ) -> None:
-        """Open the queue and recover it; create no file.
+        """Open the queue and recover it; create no file, but checksum files after a crash.
 
         Args:
             max_record_bytes: larger records are suspected of damage when they are read.
@@ -97,6 +100,8 @@ class DiskQueue:
             holds_messages: records have the shape of `envelope`: more damage is seen then, and
                 where records go on behind it.
             stores_generation: have the first sync name the queue, for readers that keep positions.
+            has_checksums: write a checksum for each record, and look at those that are there.
+            checksum_failures: counts the records that checksums have denied, of many queues.
             files: the queue's entry in `layout.list_queues`, for a caller that opens many queues.
 
         Raises:
@@ -111,14 +116,19 @@ class DiskQueue:
         # Set by an owner that is short of disk: the next sync gives up even a small segment.
         self.wants_room = False
 
+        self.checksum_failures = checksum_failures or ChecksumFailures()
+
         found = recover(self._directory, name, self._limits, logger, files)
         self._reader = Reader(
             *(self._directory, name, found.read_segment, found.read_pos, self._limits, logger),
             holds_messages=holds_messages,
+            failures=self.checksum_failures if has_checksums else None,
         )
         self._writer = Writer(
-            self._directory, name, found.write_segment, max_bytes_per_file, logger
+            *(self._directory, name, found.write_segment, max_bytes_per_file, logger),
+            has_checksums=has_checksums,
         )
+        self._writer.note_doubts(found.read_segment)
         self._progress = Progress(name, found, self._reader, self._writer, logger)
         self._outstanding = self._progress.outstanding
         self._durability = Durability(
@@ -256,6 +266,7 @@ class DiskQueue:
             return
         self._durability.undo_append(len(lengths))
         reader = self._reader
+        reader.forget_checksums()
         segment = self._writer.undo_append(sum(lengths))
         if (reader.segment.number, reader.position) > (segment.number, segment.end):
             self._outstanding.remove_last(len(lengths))
@@ -288,7 +299,8 @@ class DiskQueue:
             try:
                 data, starts, ends = reader.read(max_records, max_bytes)
             except CorruptSegmentError as error:
-                if reader.skips:
+                self._progress.unread_count -= error.record_count
+                if reader.skips and error.resume is None:
                     self._progress.deliver_skipped(error)
                 else:
                     reader.skip_damage(error, self._writer)

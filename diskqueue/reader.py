@@ -5,6 +5,11 @@ position and the segment's end never change, so the buffer stays valid. Records 
 before the queue was opened are stepped over as soon as the position reaches them, and the buffer
 never reaches into them.
 
+With checksums each buffer is judged when it is read (`checksums`), and a record that its checksum
+denies is damage, of which the checksums also tell where it ends. A record without one is delivered,
+unless it is in doubt (`recovery`) and seems to lack a sector, as a power cut leaves a write that it
+has torn. If that is a mistake, the bytes of the message are kept in the `.bad` file.
+
 At damage the reader goes on behind it, and every byte of a damaged segment is kept: the file is
 never deleted, but renamed `.bad` when its records are finished, or has that name as a second one
 from the moment when reading goes on behind the damage.
@@ -18,6 +23,8 @@ from collections.abc import Iterator
 from functools import partial
 
 from diskqueue import layout, salvage
+from diskqueue.checksums.failures import ChecksumFailures
+from diskqueue.checksums.verifier import Place, Verdict, Verifier
 from diskqueue.errors import CorruptSegmentError
 from diskqueue.intervals import Interval
 from diskqueue.segment import (
@@ -32,6 +39,7 @@ from diskqueue.writer import Writer
 
 _READ_AHEAD_BYTES = 256 * 1024
 _BLOCK_BYTES = 4096
+_NO_VERDICT = Verdict(b"", 0)
 # Each may take the disk seconds.
 _MAX_BAD_BLOCKS = 64
 
@@ -60,12 +68,15 @@ class Reader:
 
     __slots__ = (
         "_buffer",
+        "_clear_bytes",
         "_directory",
         "_fd",
         "_holds_messages",
         "_limits",
         "_logger",
         "_name",
+        "_verdict",
+        "_verifier",
         "buffer_pos",
         "position",
         "segment",
@@ -82,7 +93,9 @@ class Reader:
         logger: logging.Logger,
         *,
         holds_messages: bool = False,
+        failures: ChecksumFailures | None = None,
     ) -> None:
+        """Args: failures: counts the records that checksums deny; None looks at no checksums."""
         self.segment = segment
         self.position = position
         # Where in the file the buffer begins that `read` has cut up last.
@@ -94,9 +107,17 @@ class Reader:
         self._holds_messages = holds_messages
         self._fd = -1
         self._buffer = b""
+        # How much of the buffer can be delivered, and what else was found out about it.
+        self._clear_bytes = 0
+        self._verdict = _NO_VERDICT
+        self._verifier: Verifier | None = None
+        if failures is not None:
+            self._verifier = Verifier(name, failures, limits.max_record_bytes, logger)
         # Finished records of this segment from the position on.
         self.skips: deque[Interval] = deque()
-        self._look_for_skips()
+        if segment.finished:
+            self.skips.extend(segment.finished.since(position))
+            self.skip_finished()
 
     @property
     def path(self) -> str:
@@ -144,21 +165,23 @@ class Reader:
         """
         buffer = self._buffer
         offset = self.position - self.buffer_pos
-        stop = min(offset + max_bytes, len(buffer))
+        stop = min(offset + max_bytes, self._clear_bytes)
         starts, ends = split_records(buffer, offset, stop, max_records, self._limits)
         if not starts:
             buffer = self._fill(max_bytes)
-            stop = min(max_bytes, len(buffer))
+            stop = min(max_bytes, self._clear_bytes)
             starts, ends = split_records(buffer, 0, stop, max_records, self._limits)
             if not starts:
                 buffer = self._read_one()
                 starts, ends = [PREFIX_BYTES], [len(buffer)]
-        if self._holds_messages:
+        if self._holds_messages and not self._verdict.is_covered:
             starts, ends = self._drop_doubtful(buffer, starts, ends)
+        if self._verdict.torn < self.buffer_pos + ends[-1]:
+            starts, ends = self._drop_torn(buffer, starts, ends)
         self.position = self.buffer_pos + ends[-1]
         if ends[-1] == len(buffer):
             # Thousands of queues that are read to their end must not keep a buffer each.
-            self._buffer = b""
+            self._drop_buffer()
         return buffer, starts, ends
 
     def peek(self, max_records: int, max_bytes: int) -> list[bytes]:
@@ -173,6 +196,7 @@ class Reader:
             *(self._directory, self._name, self.segment, self.position, self._limits),
             self._logger,
             holds_messages=self._holds_messages,
+            failures=None if self._verifier is None else ChecksumFailures(),
         )
         payloads: list[bytes] = []
         try:
@@ -197,15 +221,23 @@ class Reader:
         self.close()
         self.segment = segment
         self.position = 0
-        self._look_for_skips()
+        if segment.finished or self.skips:
+            self.skips = deque(segment.finished)
+            self.skip_finished()
 
     def go_to_end(self, segment: SegmentState) -> None:
         """Go to where a segment ends now."""
         if segment is not self.segment:
             self.close()
             self.segment = segment
+        self._drop_buffer()
         self.position = segment.end
         self.skips.clear()
+
+    def forget_checksums(self) -> None:
+        """Read the checksum file again when it is needed: its end was cut off."""
+        if self._verifier is not None:
+            self._verifier.forget()
 
     def skip_finished(self) -> None:
         """Step over finished records, into the next segments if they begin with some."""
@@ -225,11 +257,6 @@ class Reader:
             self.position = 0
             self.skips = deque(segment.finished)
 
-    def _look_for_skips(self) -> None:
-        if self.segment.finished or self.skips:
-            self.skips = deque(self.segment.finished.since(self.position))
-            self.skip_finished()
-
     def skip_damage(self, error: CorruptSegmentError, writer: Writer) -> None:
         """Go on behind damage in the segment, or end the segment there.
 
@@ -237,7 +264,7 @@ class Reader:
             OSError: the segment cannot be read, or not be copied; no byte was skipped.
         """
         segment = self.segment
-        resume = self._find_resume(error.offset)
+        resume = self._find_resume(error.offset) if error.resume is None else error.resume
         rescued_bytes = 0
         end = segment.end
         if resume is not None:
@@ -264,7 +291,9 @@ class Reader:
         Raises:
             OSError: the segment cannot be read.
         """
-        readable = self._find_readable()
+        if self._fd < 0:
+            self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        readable = _find_readable(self._fd, self.position, self.segment.end)
         if readable is None:
             return False
         error = CorruptSegmentError(self.path, self.position, "unreadable blocks", is_torn=False)
@@ -302,8 +331,9 @@ class Reader:
         # segment, and deletes it.
         if not layout.link_quarantined(error.path):
             segment.damage = error.reason
-        self._buffer = b""
+        self._drop_buffer()
         self.position = resume
+        self.skip_finished()
 
     def _find_resume(self, position: int) -> int | None:
         """Return where records go on behind damage in this segment, or None if nowhere.
@@ -311,59 +341,98 @@ class Reader:
         Raises:
             OSError: the file cannot be read.
         """
-        if not self._holds_messages:
-            return None
         if self._fd < 0:
-            self._fd = self._open()
-        return salvage.find_resume(
+            self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        covered: int | None = None
+        if self._verifier is not None:
+            covered = self._verifier.find_next_covered(self._place, position)
+        if not self._holds_messages:
+            return covered
+        found = salvage.find_resume(
             self._fd, position, self.segment.end, self._limits.max_record_bytes
         )
-
-    def _find_readable(self) -> int | None:
-        """Return where a block can be read behind some that cannot, or None if nowhere near.
-
-        Raises:
-            OSError: another error than that of an unreadable block.
-        """
-        if self._fd < 0:
-            self._fd = self._open()
-        offset = self.position
-        bad_count = 0
-        while offset < self.segment.end and bad_count < _MAX_BAD_BLOCKS:
-            try:
-                os.pread(self._fd, 1, offset)
-            except OSError as error:
-                if error.errno != errno.EIO:
-                    raise
-                bad_count += 1
-            else:
-                if bad_count:
-                    return offset
-            offset += _BLOCK_BYTES - offset % _BLOCK_BYTES
-        return None
+        return min((place for place in (covered, found) if place is not None), default=None)
 
     def close(self) -> None:
         """Close the file; the next read opens it again."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-        self._buffer = b""
+        self.forget_checksums()
+        self._drop_buffer()
         self.buffer_pos = 0
 
+    def _drop_buffer(self) -> None:
+        self._buffer = b""
+        self._clear_bytes = 0
+        self._verdict = _NO_VERDICT
+
     def _fill(self, max_bytes: int) -> bytes:
+        """Read and judge the bytes at the position.
+
+        Raises:
+            CorruptSegmentError: the checksums deny the record there.
+            OSError: the file cannot be read.
+        """
         if self._fd < 0:
-            self._fd = self._open()
+            self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         size = min(max(max_bytes, _READ_AHEAD_BYTES), self.limit - self.position)
+        failure: OSError | None = None
         try:
-            self._buffer = os.pread(self._fd, size, self.position)
+            data = os.pread(self._fd, size, self.position)
         except OSError as error:
             # There may be records up to the block that cannot be read.
             block_bytes = _BLOCK_BYTES - self.position % _BLOCK_BYTES
             if error.errno != errno.EIO or size <= block_bytes:
                 raise
-            self._buffer = os.pread(self._fd, block_bytes, self.position)
-        self.buffer_pos = self.position
+            failure = error
+            data = os.pread(self._fd, block_bytes, self.position)
+        try:
+            self._judge(data, is_whole=failure is not None or len(data) < size)
+        except CorruptSegmentError:
+            if failure is not None:
+                raise failure from None
+            raise
         return self._buffer
+
+    @property
+    def _place(self) -> Place:
+        return Place(self.segment, self.path, self._fd, self.position, self.limit)
+
+    def _judge(self, data: bytes, *, is_whole: bool) -> None:
+        """Make bytes at the position the buffer, as far as checksums do not deny them.
+
+        Raises:
+            CorruptSegmentError: they deny the first record.
+            OSError: the file cannot be read.
+        """
+        self.buffer_pos = self.position
+        self._drop_buffer()
+        if self._verifier is None:
+            self._buffer = data
+            self._clear_bytes = len(data)
+            return
+        self._verdict = verdict = self._verifier.judge(data, self._place, is_whole=is_whole)
+        self._buffer = verdict.data
+        self._clear_bytes = verdict.clear_bytes
+
+    def _drop_torn(
+        self, buffer: bytes, starts: list[int], ends: list[int]
+    ) -> tuple[list[int], list[int]]:
+        """Return the records before the first that a power cut seems to have torn.
+
+        Raises:
+            CorruptSegmentError: that is the very first.
+        """
+        torn = self._verdict.torn - self.buffer_pos
+        count = sum(end <= torn for end in ends)
+        if not count:
+            assert self._verifier is not None, "only it finds torn writes"
+            is_followed = not self._holds_messages or self._is_followed(buffer, ends[0])
+            resume = self.buffer_pos + ends[0] if is_followed else None
+            reason = "no checksum, and zeros where a write was torn"
+            self._verifier.deny(self._place, reason, resume)
+        return starts[:count], ends[:count]
 
     def _read_one(self) -> bytes:
         """Return the record at the position if it is one: larger than max_bytes, or the limit.
@@ -371,14 +440,20 @@ class Reader:
         Raises:
             CorruptSegmentError: it is none.
         """
-        end = min(self.limit, os.fstat(self._fd).st_size)
+        end = min(self.limit, os.fstat(self._fd).st_size, self._verdict.piece_end)
         damage = find_damage(partial(os.pread, self._fd), self.position, end, self._limits)
         if damage is not None:
             raise CorruptSegmentError(
                 self.path, self.position, damage.reason, is_torn=damage.is_torn
             )
-        self._buffer = read_record(self._fd, self.position)
-        return self._buffer
+        data = read_record(self._fd, self.position)
+        if len(data) > self._clear_bytes:
+            self._judge(data, is_whole=True)
+            if self._verifier is not None and self._clear_bytes < len(data):
+                self._verifier.deny(self._place, "a record that reaches into others")
+        self._buffer = data
+        self._clear_bytes = len(data)
+        return data
 
     def _drop_doubtful(
         self, buffer: bytes, starts: list[int], ends: list[int]
@@ -393,7 +468,13 @@ class Reader:
         try:
             if stranger is None and self._is_followed(buffer, ends[-1]):
                 return starts, ends
-            if count and not self._is_length_right(starts[count - 1], ends[count - 1]):
+            if count and not salvage.is_length_right(
+                self._fd,
+                self.buffer_pos + starts[count - 1] - PREFIX_BYTES,
+                self.buffer_pos + ends[count - 1],
+                self.segment.end,
+                self._limits.max_record_bytes,
+            ):
                 count -= 1
         except OSError:
             pass  # Unreadable bytes behind these records say nothing against the records.
@@ -401,15 +482,6 @@ class Reader:
             reason = "a record that is no message, or has the wrong length"
             raise CorruptSegmentError(self.path, self.position, reason, is_torn=False)
         return starts[:count], ends[:count]
-
-    def _is_length_right(self, start: int, end: int) -> bool:
-        return salvage.is_length_right(
-            self._fd,
-            self.buffer_pos + start - PREFIX_BYTES,
-            self.buffer_pos + end,
-            self.segment.end,
-            self._limits.max_record_bytes,
-        )
 
     def _is_followed(self, buffer: bytes, end: int) -> bool:
         """Tell whether a record stands behind the last one, or the segment ends there."""
@@ -420,5 +492,23 @@ class Reader:
             data = os.pread(self._fd, size, self.buffer_pos + end)
         return salvage.is_record_start(data, left, self._limits.max_record_bytes)
 
-    def _open(self) -> int:
-        return os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+
+def _find_readable(fd: int, offset: int, end: int) -> int | None:
+    """Return where a block can be read behind some that cannot, or None if nowhere near.
+
+    Raises:
+        OSError: another error than that of an unreadable block.
+    """
+    bad_count = 0
+    while offset < end and bad_count < _MAX_BAD_BLOCKS:
+        try:
+            os.pread(fd, 1, offset)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            bad_count += 1
+        else:
+            if bad_count:
+                return offset
+        offset += _BLOCK_BYTES - offset % _BLOCK_BYTES
+    return None

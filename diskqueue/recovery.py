@@ -16,18 +16,24 @@ as far as it can be believed. If it is newer than the metadata (killed between t
 position counts.
 
 Without usable metadata all segments that exist are delivered, and writing starts behind them;
-segments that are missing between them are not reported again. `DiskQueue` owns the states that
-`recover` returns; this module has none.
+segments that are missing between them are not reported again.
+
+The bytes behind the known write position are in *doubt*: a power cut may have left their length and
+not all of them, which matters where they have no checksum (`reader`). `DiskQueue` writes that into
+the checksum file, for a crash before they are read, since a sync moves the write position on.
+
+`DiskQueue` owns the states that `recover` returns; this module has none.
 """
 
 import contextlib
 import itertools
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from diskqueue import layout, sidecar
+from diskqueue.checksums.file import drop_stale
 from diskqueue.errors import CorruptMetadataError
 from diskqueue.intervals import Intervals
 from diskqueue.segment import RecordLimits, SegmentState, walk
@@ -61,7 +67,7 @@ def recover(
     logger: logging.Logger,
     files: layout.QueueFiles | None,
 ) -> Recovered:
-    """Read metadata and segments of a queue; change no file, but remove stale .tmp files.
+    """Read metadata and segments of a queue; change no file, but remove stale ones.
 
     Args:
         files: the files of the queue, if the caller has listed the directory; listing it for each
@@ -72,14 +78,41 @@ def recover(
     """
     if files is None:
         files = layout.find_queue_files(directory, name)
+    _remove_orphans(directory, files)
     metadata = _read_usable_metadata(directory, name, logger) if files.has_metadata else None
     if metadata is None:
-        return _recover_by_scan(directory, files, limits, logger)
-    sizes = _find_reachable(files.segments, metadata)
-    comparison = _Comparison(directory, name, metadata, sizes, limits, logger)
-    if files.has_finished:
-        comparison.load_sidecar()
-    return comparison.result()
+        found = _recover_by_scan(directory, files, limits, logger)
+    else:
+        sizes = _find_reachable(files.segments, metadata)
+        comparison = _Comparison(directory, name, metadata, sizes, limits, logger)
+        if files.has_finished:
+            comparison.load_sidecar()
+        found = comparison.result()
+    if files.checksums:
+        _note_checksums(found, files.checksums)
+        last = found.write_segment
+        if last.exists and last.has_checksum_file:
+            path = layout.segment_path(directory, name, last.number)
+            drop_stale(path, name, last.number, last.end)
+    return found
+
+
+def _note_checksums(found: Recovered, numbers: Set[int]) -> None:
+    for consumed in found.consumed:
+        consumed.has_checksum_file = consumed.number in numbers
+    segment: SegmentState | None = found.read_segment
+    while segment is not None:
+        segment.has_checksum_file = segment.number in numbers
+        segment = segment.next
+
+
+def _remove_orphans(directory: str, files: layout.QueueFiles) -> None:
+    """Remove the checksums of segments that are gone: go-diskqueue leaves them."""
+    for number in files.checksums - files.segments.keys():
+        path = layout.checksum_path(layout.segment_path(directory, files.name, number))
+        # At the latest when a segment gets this number they are removed.
+        with contextlib.suppress(OSError):
+            os.unlink(path)
 
 
 def _read_usable_metadata(
@@ -121,6 +154,8 @@ def _recover_by_scan(
             len(states),
             gaps.count,
         )
+    for state in states:
+        state.doubt = (0, state.end)
     if not states:
         states = [SegmentState(0)]
     elif states[-1].end > 0:
@@ -300,6 +335,8 @@ class _Comparison:
         for state in states:
             if state.number == metadata.write_file and state.end > metadata.write_pos:
                 stale.insert(0, (state, metadata.write_pos))
+        for state, start in stale:
+            state.doubt = (start, state.end)
         if stale:
             self._logger.warning(
                 "diskqueue metadata older than the segments, recovering queue=%s"

@@ -168,6 +168,12 @@ class Shape:
                 return match.start()
         return stop
 
+    def iter_headers(self) -> Iterator[int]:
+        """Yield each place with a length and a header as the queue's others."""
+        for match in self._pattern.finditer(self._data):
+            if self.has_header(match.start()):
+                yield match.start()
+
     def _is_chain(self, position: int, crossing: int, dead: set[int]) -> bool:
         wanted = 1 if self._needs_hex_id else _CHAIN_COUNT
         starts: list[int] = []
@@ -202,6 +208,12 @@ class Shape:
         timestamp = rb"[\x0d-\x1f].{7}" if self._needs_timestamp else rb".{8}"
         message_id = rb"[0-9a-f]{16}" if self._needs_hex_id else rb".{16}"
         return re.compile(rb"(?=" + length + timestamp + rb".{2}" + message_id + rb")", re.DOTALL)
+
+
+def iter_headers(data: bytes, max_record_bytes: int) -> Iterator[int]:
+    """Yield each place where a length and a header of nsqd's own stand, whatever follows."""
+    shape = Shape(data, max_record_bytes, is_sampled=False)
+    return shape.iter_headers()
 
 
 def find_stranger(data: bytes, starts: Sequence[int]) -> int | None:

@@ -2,7 +2,8 @@
 
 Everything here only reads. Two levels: `split_records` cuts a part of a segment that is in memory
 (the hot loop of `DiskQueue.read`), and `iter_records` / `walk` go through a file, for other
-programs. A file has no checksum, so damage is a length that cannot be one. A length L at position p
+programs. A segment has no checksums (`checksums` has them in a file beside it), so here damage is a
+length that cannot be one. A length L at position p
 of a segment whose content ends at `end` is believed when
 
 * L is at least `min_record_bytes`, and the record fits: p + 4 + L <= end; and
@@ -22,11 +23,14 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from diskqueue.envelope import HEADER_BYTES
 from diskqueue.errors import CorruptSegmentError
 from diskqueue.intervals import Intervals
+
+if TYPE_CHECKING:
+    from diskqueue.checksums.file import ChecksumFile
 
 PREFIX = struct.Struct(">i")
 PREFIX_BYTES = PREFIX.size
@@ -54,12 +58,15 @@ class SegmentState:
     """One segment of an open queue; segments are linked from the oldest to the newest."""
 
     __slots__ = (
+        "checksums",
         "damage",
+        "doubt",
         "end",
         "exists",
         "fd",
         "finished",
         "found_end",
+        "has_checksum_file",
         "is_dirty",
         "is_suspect",
         "next",
@@ -86,6 +93,12 @@ class SegmentState:
         # A completed segment keeps its descriptor until it was fsynced, or -1: an error of the
         # disk is reported through a descriptor that was open when it happened.
         self.fd = -1
+        # The checksums of records that this process appends, if it writes any.
+        self.checksums: ChecksumFile | None = None
+        # There is a checksum file, be it of this process or of an earlier one.
+        self.has_checksum_file = False
+        # From here to there no sync is known to have covered the bytes that a start has found.
+        self.doubt = (0, 0)
         # Records that were finished before the queue was opened, behind the read position of then.
         self.finished = Intervals()
         self.next: SegmentState | None = None

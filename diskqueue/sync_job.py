@@ -234,7 +234,7 @@ class SyncJob:
             if state.damage is not None:
                 self.pins.keep(path)
                 with contextlib.suppress(FileNotFoundError):
-                    os.rename(path, layout.quarantine_path(path))
+                    layout.quarantine(path)
         update = self.finished.work_out(self.directory, self.name) if self.finished else None
         consumed = update.consumed if update else []
         depth = self.metadata.depth - sum(entry.record_count for entry in consumed)
@@ -274,12 +274,12 @@ class SyncJob:
         ):
             if state.damage is None:
                 self.pins.keep(path)
-                layout.remove(path)
+                layout.remove_segment(path, has_checksums=state.has_checksum_file)
             self.removed.append(state)
         for entry in consumed[len(self.deleted) :]:
             path = layout.segment_path(self.directory, self.name, entry.segment.number)
             self.pins.keep(path)
-            layout.remove(path)
+            layout.remove_segment(path, has_checksums=entry.segment.has_checksum_file)
             self.deleted.append(entry)
 
 
@@ -498,16 +498,17 @@ def remove_queue(directory: str, name: str, segments: Iterable[SegmentState], pi
         (layout.generation_path(directory, name), False),
         (layout.finished_path(directory, name), False),
     ]
-    paths += [
-        (layout.segment_path(directory, name, segment.number), segment.damage is not None)
-        for segment in segments
-    ]
+    for segment in segments:
+        path = layout.segment_path(directory, name, segment.number)
+        paths.append((path, segment.damage is not None))
+        if segment.damage is None and segment.has_checksum_file:
+            paths.append((layout.checksum_path(path), False))
     paths.append((layout.metadata_path(directory, name), False))
     for path, is_damaged in paths:
         pins.keep(path)
         try:
             if is_damaged:
-                os.rename(path, layout.quarantine_path(path))
+                layout.quarantine(path)
             else:
                 os.unlink(path)
             was_there = True

@@ -21,7 +21,9 @@ from diskqueue.append_job import (
     place,
     write_buffers,
 )
-from diskqueue.segment import RecordLimits, SegmentState, walk
+from diskqueue.checksums.file import ChecksumFile
+from diskqueue.checksums.syncing import fsync_both
+from diskqueue.segment import PREFIX_BYTES, RecordLimits, SegmentState, split_records, walk
 
 _COPY_BYTES = 1024 * 1024
 _REWRITE_BYTES = 1024 * 1024
@@ -53,6 +55,10 @@ class FsyncTarget:
     path: str
     fd: int  # a descriptor of its own, or -1 to open the path
     size_bytes: int
+    # Those of the checksums of the segment; -1 again, and None if it has none.
+    checksums_fd: int = -1
+    checksums: ChecksumFile | None = None
+    checksums_size: int = 0
 
     def fsync(self) -> None:
         """Make the content durable; after a failed fsync, write it once more before.
@@ -61,24 +67,36 @@ class FsyncTarget:
             OSError: it may not be durable.
         """
         state = self.state
+        checksums = self.checksums
         try:
             if state.is_suspect:
                 _rewrite(self.path, state.synced_end, self.size_bytes)
-            elif self.fd >= 0:
+                if checksums is not None:
+                    _rewrite(checksums.path, checksums.synced_size, self.checksums_size)
+            elif self.fd >= 0 and self.checksums_fd >= 0:
+                fsync_both(self.fd, self.checksums_fd)
+            elif self.fd >= 0 and checksums is None:
                 os.fsync(self.fd)
             else:
                 _rewrite(self.path, 0, 0)
+                if checksums is not None:
+                    _rewrite(checksums.path, 0, 0)
         except OSError:
             state.is_suspect = True
             raise
         state.is_suspect = False
         state.synced_end = self.size_bytes
+        if checksums is not None:
+            checksums.synced_size = self.checksums_size
 
     def close(self) -> None:
-        """Close the descriptor."""
+        """Close the descriptors."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
+        if self.checksums_fd >= 0:
+            os.close(self.checksums_fd)
+            self.checksums_fd = -1
 
 
 class Writer:
@@ -91,7 +109,10 @@ class Writer:
         segment: SegmentState,
         max_bytes_per_file: int,
         logger: logging.Logger,
+        *,
+        has_checksums: bool = False,
     ) -> None:
+        """Args: has_checksums: write checksums of the records beside them."""
         self.segment = segment
         # Segments with appended bytes that no fsync covers yet, oldest first.
         self.dirty: list[SegmentState] = []
@@ -101,6 +122,7 @@ class Writer:
         self._name = name
         self._max_bytes_per_file = max_bytes_per_file
         self._logger = logger
+        self._has_checksums = has_checksums
         self._fd = -1
         # Offsets where this process began an append: from these a reader can go on after damage.
         self._known_starts = [segment.end]
@@ -127,6 +149,12 @@ class Writer:
         if self._fd < 0:
             self._fd = self._open(segment)
         _write_or_undo(self._fd, data, position)
+        if segment.checksums is not None:
+            try:
+                segment.checksums.append(position, data, lengths)
+            except OSError:
+                _cut_off(self._fd, position)
+                raise
         segment.end = position + len(data)
         if not segment.is_dirty:
             segment.is_dirty = True
@@ -147,9 +175,10 @@ class Writer:
             self._fd = self._open(segment)
         try:
             write_buffers(self._fd, buffers, segment.end)
+            if segment.checksums is not None:
+                segment.checksums.write(_encode(segment.checksums, buffers, segment.end))
         except OSError:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._fd, segment.end)
+            _cut_off(self._fd, segment.end)
             raise
         segment.end += sum(map(len, buffers))
         self._mark_dirty(segment)
@@ -170,9 +199,19 @@ class Writer:
             OSError: the process has no descriptors left.
         """
         assert self.job is None, "one append at a time"
-        placements = place(chunks, self.segment, self._max_bytes_per_file, self.path_of)
+        placements = place(
+            *(chunks, self.segment, self._max_bytes_per_file),
+            *(self.path_of, self._ensure_checksums),
+        )
+        first = placements[0]
+        if first.checksums is not None:
+            first.checksums = first.checksums.fork()
         if self._fd >= 0:
-            placements[0].fd = os.dup(self._fd)
+            try:
+                first.fd = os.dup(self._fd)
+            except OSError:
+                first.close_all()
+                raise
         count = sum(len(chunk.lengths) for chunk in chunks)
         self.job = AppendJob(placements, count, on_end or self.end_append, self._logger)
         return self.job
@@ -203,6 +242,8 @@ class Writer:
             if placement.size_bytes:
                 self._take_over(placement)
             placement.close()
+        if first.checksums is not None:
+            first.checksums.close()
         return True
 
     def _take_over(self, placement: Placement) -> None:
@@ -210,6 +251,9 @@ class Writer:
         segment = placement.segment
         if self._fd < 0:
             self._fd, placement.fd = placement.fd, -1
+        if placement.checksums is not None and placement.checksums is not segment.checksums:
+            assert segment.checksums is not None
+            placement.checksums.join(segment.checksums)
         if placement.is_new:
             segment.exists = True
             self.has_new_files = True
@@ -253,19 +297,21 @@ class Writer:
         # From the last one on, so that a crash in between leaves the beginning of the append.
         for created in reversed(crossing.created):
             self.release(created)
-            self._remove(self.path_of(created))
+            self._remove(created)
         if not is_cut:
             self._cut_back()
 
     def _cut_back(self) -> None:
         """Make the file of the current segment end where the segment does."""
         segment = self.segment
+        if segment.checksums is not None:
+            segment.checksums.undo()
         if segment.end == 0:
             if self._fd >= 0:
                 os.close(self._fd)
                 self._fd = -1
             self.release(segment)
-            if self._remove(self.path_of(segment)):
+            if self._remove(segment):
                 segment.exists = False
                 return
         else:
@@ -274,30 +320,25 @@ class Writer:
                     self._fd = self._open(segment)
                 os.ftruncate(self._fd, segment.end)
             except OSError as error:
-                self._tell_left_behind(self.path_of(segment), error)
+                _tell_left_behind(self._logger, self.path_of(segment), error)
             else:
                 return
         # A shorter append here would leave the rest of the old one behind it, not at a boundary.
         self._succeed(self._make_successor())
 
-    def _remove(self, path: str) -> bool:
+    def _remove(self, segment: SegmentState) -> bool:
         """Remove a file whose records must not come back; tell whether it is gone."""
+        path = self.path_of(segment)
         try:
             os.unlink(path)
         except OSError as error:
             try:
                 os.truncate(path, 0)
             except OSError:
-                self._tell_left_behind(path, error)
+                _tell_left_behind(self._logger, path, error)
             return False
+        layout.remove_segment(path, has_checksums=segment.has_checksum_file)
         return True
-
-    def _tell_left_behind(self, path: str, error: OSError) -> None:
-        self._logger.error(
-            "diskqueue append not undone, its records may come after a crash file=%s error=%s",
-            path,
-            error,
-        )
 
     def start_new_segment(self) -> None:
         """Make later appends go into a new segment, unless the current one is empty."""
@@ -306,9 +347,12 @@ class Writer:
 
     def discard(self) -> None:
         """Forget the current segment, whose file the caller removes, and all dirty ones."""
+        given_up = self.segment
         if self.segment.exists or self.job is not None:
             self.segment = self._make_successor()
         self.close()
+        if given_up.checksums is not None:
+            given_up.checksums.close()
         self._known_starts = [0]
         self._start_gap_bytes = _START_GAP_BYTES
 
@@ -322,7 +366,8 @@ class Writer:
             OSError: the current segment stays the current one.
         """
         path = self.path_of(self.segment)
-        start = self._find_good_start(path, position, limits)
+        starts = [*self._known_starts, self.segment.end]
+        start = _find_good_start(path, starts, position, limits)
         successor = self._make_successor()
         if start == self.segment.end:
             self._succeed(successor)
@@ -332,23 +377,42 @@ class Writer:
             successor.end = _copy(path, start, self.segment.end, fd)
         except OSError:
             os.close(fd)
-            os.unlink(self.path_of(successor))
+            self.release(successor)
+            layout.remove_segment(
+                self.path_of(successor), has_checksums=successor.has_checksum_file
+            )
             raise
         self._succeed(successor)
         self._fd = fd
         self._mark_dirty(successor)
         return successor.end
 
-    def _find_good_start(self, path: str, position: int, limits: RecordLimits) -> int:
-        """Return the first known start of a record from which the rest of the segment is whole."""
-        end = self.segment.end
-        for start in [*self._known_starts, end]:
-            if start > position:
-                result = walk(path, start, end, limits)
-                if result.damage is None:
-                    return start
-                position = result.end
-        return end
+    def note_doubts(self, segment: SegmentState | None) -> None:
+        """Have recovered bytes synced before metadata counts them, and their doubt remembered.
+
+        If it cannot be, another crash before they are read may make a torn write look whole.
+
+        Args:
+            segment: the first one that is read.
+        """
+        while segment is not None and self._has_checksums:
+            if segment.doubt[0] < segment.doubt[1]:
+                checksums = ChecksumFile(self.path_of(segment), self._name, segment.number)
+                try:
+                    checksums.open(is_new=False)
+                    checksums.append_doubt(*segment.doubt)
+                except OSError as error:
+                    self._logger.warning(
+                        "diskqueue doubt not noted file=%s error=%s", checksums.path, error
+                    )
+                else:
+                    segment.checksums = checksums
+                    segment.has_checksum_file = True
+                    self.has_new_files = True
+                    self._mark_dirty(segment)
+                finally:
+                    checksums.close()
+            segment = segment.next
 
     def release(self, segment: SegmentState) -> None:
         """Forget that a segment needs an fsync."""
@@ -358,6 +422,8 @@ class Writer:
         if segment.fd >= 0:
             os.close(segment.fd)
             segment.fd = -1
+        if segment.checksums is not None and segment is not self.segment:
+            segment.checksums.close()
 
     def fsync_targets(self) -> list[FsyncTarget]:
         """List the segments that are not durable, each with a descriptor to be closed.
@@ -370,7 +436,14 @@ class Writer:
             for segment in self.dirty:
                 fd = self._fd if segment is self.segment else segment.fd
                 fd = os.dup(fd) if fd >= 0 else -1
-                targets.append(FsyncTarget(segment, self.path_of(segment), fd, segment.end))
+                target = FsyncTarget(segment, self.path_of(segment), fd, segment.end)
+                targets.append(target)
+                checksums = segment.checksums
+                if checksums is not None:
+                    target.checksums = checksums
+                    target.checksums_size = checksums.size_bytes
+                    if checksums.fd >= 0:
+                        target.checksums_fd = os.dup(checksums.fd)
         except OSError:
             for target in targets:
                 target.close()
@@ -393,6 +466,8 @@ class Writer:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+        if self.segment.checksums is not None:
+            self.segment.checksums.close()
 
     def path_of(self, segment: SegmentState) -> str:
         """Return the path of a segment of this queue."""
@@ -419,13 +494,39 @@ class Writer:
                 segment.fd = self._fd
             else:
                 os.close(self._fd)
+        if segment.checksums is not None and segment.fd < 0:
+            segment.checksums.close()
         self.segment = successor
         self._fd = -1
         self._known_starts = [0]
         self._start_gap_bytes = _START_GAP_BYTES
 
+    def _ensure_checksums(self, segment: SegmentState) -> ChecksumFile | None:
+        """Return the checksums of a segment that is about to be written to, None without any."""
+        if segment.checksums is None and self._has_checksums:
+            path = self.path_of(segment)
+            segment.checksums = ChecksumFile(path, self._name, segment.number)
+            segment.has_checksum_file = True
+        return segment.checksums
+
     def _open(self, segment: SegmentState) -> int:
-        fd = open_segment(segment, self.path_of(segment), self._logger)
+        """Open the files of a segment to write to them.
+
+        Raises:
+            OSError: they can be neither opened nor made.
+        """
+        path = self.path_of(segment)
+        checksums = self._ensure_checksums(segment)
+        fd = open_segment(segment, path, self._logger)
+        try:
+            if checksums is not None:
+                checksums.open(is_new=not segment.exists)
+        except OSError:
+            os.close(fd)
+            if not segment.exists:
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+            raise
         if not segment.exists:
             segment.exists = True
             self.has_new_files = True
@@ -443,13 +544,54 @@ class Writer:
             self._start_gap_bytes *= 2
 
 
+def _encode(checksums: ChecksumFile, buffers: Iterable[bytes], position: int) -> bytes:
+    """Return the checksums of records whose sizes only they themselves tell."""
+    limits = RecordLimits(min_record_bytes=0, max_record_bytes=layout.MAX_NUMBER)
+    entries: list[bytes] = []
+    for data in buffers:
+        starts, ends = split_records(data, 0, len(data), len(data), limits)
+        lengths = [end - start + PREFIX_BYTES for start, end in zip(starts, ends, strict=True)]
+        entries.append(checksums.encode(position, data, lengths))
+        position += len(data)
+    return b"".join(entries)
+
+
 def _write_or_undo(fd: int, data: bytes | memoryview, position: int) -> None:
     try:
         layout.write_all(fd, data, position)
     except OSError:
-        with contextlib.suppress(OSError):
-            os.ftruncate(fd, position)
+        _cut_off(fd, position)
         raise
+
+
+def _tell_left_behind(logger: logging.Logger, path: str, error: OSError) -> None:
+    logger.error(
+        "diskqueue append not undone, its records may come after a crash file=%s error=%s",
+        path,
+        error,
+    )
+
+
+def _cut_off(fd: int, position: int) -> None:
+    """End a file again where an append has begun that failed, if that is possible."""
+    with contextlib.suppress(OSError):
+        os.ftruncate(fd, position)
+
+
+def _find_good_start(path: str, starts: Sequence[int], position: int, limits: RecordLimits) -> int:
+    """Return the first known start of a record from which the rest of the segment is whole.
+
+    Args:
+        starts: the last one is the end of the segment.
+    """
+    end = starts[-1]
+    for start in starts:
+        if start > position:
+            result = walk(path, start, end, limits)
+            if result.damage is None:
+                return start
+            position = result.end
+    return end
 
 
 def _rewrite(path: str, start: int, end: int) -> None:

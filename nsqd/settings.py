@@ -77,6 +77,7 @@ def broker_settings(options: Options) -> BrokerSettings:
             max_msg_size=options.max_msg_size,
             sync_every=max(options.sync_every, 1),
             sync_timeout_s=options.sync_timeout_s,
+            has_checksums=options.disk_checksums,
         ),
         channel=ChannelSettings(
             max_msg_timeout_s=options.max_msg_timeout_s,

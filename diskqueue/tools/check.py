@@ -8,6 +8,7 @@ import os
 from dataclasses import dataclass, field
 
 from diskqueue import layout, segment, sidecar
+from diskqueue.checksums.audit import audit
 from diskqueue.errors import CorruptMetadataError
 from diskqueue.intervals import Intervals
 
@@ -24,6 +25,8 @@ class QueueReport:
     record_count: int = 0
     # Those of them that will not be delivered again.
     finished_count: int = 0
+    # Whether any segment has a checksum file.
+    has_checksums: bool = False
     bad_files: list[str] = field(default_factory=list)
     damage: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -39,6 +42,7 @@ def check_queue(directory: str, files: layout.QueueFiles) -> QueueReport:
         files.name,
         segment_count=len(files.segments),
         segment_bytes=sum(files.segments.values()),
+        has_checksums=bool(files.checksums),
         bad_files=files.bad_files,
     )
     report.metadata = _read_metadata(directory, files, report)
@@ -100,7 +104,50 @@ def _check_segment(directory: str, number: int, report: QueueReport) -> int:
         report.damage.append(_describe(number, known))
     elif known_end < size:
         _add_news(path, number, known_end, report)
+    _check_checksums(path, number, min(start, size), report)
     return known.record_count
+
+
+def _check_checksums(path: str, number: int, start: int, report: QueueReport) -> None:
+    """Compare a segment with its checksum file, if there is one."""
+    found = audit(path, start)
+    for part in found.denied:
+        report.damage.append(
+            f"segment {number} at offset {part.start}: the checksum is wrong"
+            f" ({part.end - part.start} bytes, {part.record_count} records)"
+        )
+    if found.repaired_count:
+        report.damage.append(
+            f"segment {number}: {found.repaired_count} lengths are wrong, and known by checksums"
+        )
+    if found.is_foreign:
+        report.damage.append(f"segment {number}: the checksum file is that of other records")
+    elif found.garbage_bytes:
+        report.damage.append(
+            f"segment {number}: {found.garbage_bytes} bytes of the checksum file are damaged"
+        )
+    if found.tail_bytes:
+        report.notes.append(
+            f"segment {number}: the checksum file ends with {found.tail_bytes} bytes that are no"
+            " entry, as after a crash"
+        )
+    if found.missing_bytes and not found.is_foreign:
+        report.notes.append(
+            f"segment {number}: {found.missing_bytes} bytes are missing that have a checksum: they"
+            " were not synced, or cut off"
+        )
+    if found.repeated_count:
+        report.notes.append(
+            f"segment {number}: {found.repeated_count} places have more than one checksum, as after"
+            " a power cut"
+        )
+    if found.has_file and found.uncovered_bytes and not found.is_foreign:
+        report.notes.append(
+            f"segment {number}: {found.uncovered_bytes} bytes have no checksum: another nsqd has"
+            " written them, or checksums were off, or their file is damaged"
+        )
+    elif not found.has_file and os.path.getsize(path) > start and report.has_checksums:
+        report.notes.append(f"segment {number} has no checksum file")
 
 
 def _read_metadata(

@@ -112,7 +112,8 @@ def _normalize(segment: SegmentState, offset: int) -> Position:
 def find_synced(writer: Writer) -> Position:
     """Return the end of the records that no power cut takes."""
     for segment in writer.dirty:
-        if segment.is_dirty:
+        # A recovered segment that nothing was appended to is dirty until its doubt is noted.
+        if segment.is_dirty and segment.end > segment.found_end:
             # Never before the records that were there at the start, though nobody synced them in
             # this run: a reader that had them in the last one must not see the queue go back.
             found_end = min(segment.found_end, segment.end)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
+from diskqueue.checksums.failures import ChecksumFailures
 from diskqueue.layout import QueueFiles, has_metadata
 from nsqd.broker.archive.archive import Safety
 from nsqd.broker.archive.keeper import ArchiveKeeper
@@ -94,6 +95,7 @@ class Broker:
         self.is_draining = False
         # How the syncs of all disk queues went.
         self.sync_times = SyncTimes(SYNC_TIME_BOUNDS_S)
+        self.checksum_failures = ChecksumFailures()
         # Called with the reason when room on disk is needed.
         self.on_short_room: Callable[[str], object] | None = None
         # Keeps the history of all topics; None unless it was asked for.
@@ -336,6 +338,7 @@ class Broker:
                 receipts=self._receipts,
                 files=self._find_files(name),
                 leaving=self._leaving,
+                checksum_failures=self.checksum_failures,
             )
         return MessageQueue(settings.mem_queue_size, backend)
 

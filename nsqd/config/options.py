@@ -378,6 +378,13 @@ class Options:
     log_format: LogFormat = flag(
         "log-format", LogFormat.TEXT, LOG_FORMAT, "text as NSQ writes it, or a JSON object per line"
     )
+    disk_checksums: bool = flag(
+        "disk-checksums",
+        True,
+        BOOL,
+        "write a checksum of every message on disk into a file beside it, and deliver none that its"
+        " checksum denies",
+    )
     min_free_disk: int = flag(
         "min-free-disk",
         0,

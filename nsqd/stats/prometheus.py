@@ -291,6 +291,11 @@ class NodeCollector(Collector):
             lookupds.add_metric([peer.address], peer.is_connected)
         yield lookupds
         yield from _sync_metrics(broker.sync_times)
+        yield CounterMetricFamily(
+            "nsqd_checksum_failures",
+            "Messages on disk whose checksum was wrong, or missing where a write was torn.",
+            value=broker.checksum_failures.count,
+        )
         yield from _door_metrics(node)
         yield _histogram(
             "loop_lag_seconds", "How late the event loop was, every 25 ms.", node.loop_lags

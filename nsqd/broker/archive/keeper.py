@@ -108,6 +108,7 @@ class ArchiveKeeper:
                 *(str(self._directory), topic_name, self._retention),
                 max_bytes_per_file=self._disk.max_bytes_per_file,
                 max_record_bytes=self._disk.max_msg_size + HEADER_BYTES,
+                has_checksums=self._disk.has_checksums,
                 files=first_files,
             )
 

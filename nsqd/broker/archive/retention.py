@@ -159,11 +159,13 @@ class RetainedLog:
         *,
         max_bytes_per_file: int,
         max_record_bytes: int,
+        has_checksums: bool = False,
         files: QueueFiles | None = None,
     ) -> None:
         """Open the files that are there, or begin anew; make the directory if need be.
 
         Args:
+            has_checksums: write a checksum of each record beside it.
             files: those of this log, if the caller has just listed the directory.
 
         Raises:
@@ -181,7 +183,10 @@ class RetainedLog:
         _ensure_directory(directory)
         found = recover(directory, name, self._limits, logger, files)
         self._read_pos = found.read_pos
-        self._writer = Writer(directory, name, found.write_segment, self._segment_bytes, logger)
+        self._writer = Writer(
+            *(directory, name, found.write_segment, self._segment_bytes, logger),
+            has_checksums=has_checksums,
+        )
         self._segments = deque(self._adopt(found.read_segment))
         # Segments beyond the bounds whose files are still there, oldest first.
         self._dropped = deque(found.consumed)
@@ -365,9 +370,10 @@ class RetainedLog:
             self._durable_text = text
         # Oldest first: what a crash leaves stands right before the read position, and is found.
         while self._dropped:
-            path = self._writer.path_of(self._dropped[0])
+            state = self._dropped[0]
+            path = self._writer.path_of(state)
             self.pins.keep(path)
-            layout.remove(path)
+            layout.remove_segment(path, has_checksums=state.has_checksum_file)
             self._dropped.popleft()
 
     def close(self) -> None:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Protocol
 
 from diskqueue import DiskQueue, layout
+from diskqueue.checksums.failures import ChecksumFailures
 from diskqueue.envelope import HEADER_BYTES
 from diskqueue.sidecars.identity import make_identity
 from nsqd.broker.disposal import dispose
@@ -138,6 +139,8 @@ class DiskSettings:
     max_msg_size: int
     sync_every: int
     sync_timeout_s: float
+    # Write checksums beside the records, and look at them.
+    has_checksums: bool = False
     # Make all appends on the loop, however long they take.
     is_trusted: bool = False
 
@@ -156,6 +159,7 @@ class DiskBackend:
         on_repeat: Callable[[str, OSError | None], object] | None = None,
         files: layout.QueueFiles | None = None,
         leaving: "dict[str, DiskBackend] | None" = None,
+        checksum_failures: ChecksumFailures | None = None,
     ) -> None:
         """Args:
         on_write: called with the outcome of each append, for the daemon's health.
@@ -164,6 +168,7 @@ class DiskBackend:
         on_repeat: called with the outcome of a sync or a read that failed, or succeeded after a
             failure; without it, on_write is called.
         files: the files of the queue, if the caller has listed the data path.
+        checksum_failures: counts the records that checksums have denied.
         leaving: has the backends that are being deleted, by name; this one adds itself.
         """
         self._leaving = {} if leaving is None else leaving
@@ -176,6 +181,8 @@ class DiskBackend:
             max_append_bytes=MAX_STORED_BYTES,
             holds_messages=True,
             stores_generation=True,
+            has_checksums=settings.has_checksums,
+            checksum_failures=checksum_failures,
             files=files,
         )
         self._name = name

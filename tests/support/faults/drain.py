@@ -119,15 +119,11 @@ def compare(
     expected: Expectation,
     *,
     are_doubles_allowed: bool = True,
-    are_blanks_allowed: bool = False,
     loss_limit: int = 0,
 ) -> list[str]:
     """What is wrong, in words; nothing if all is well.
 
     Args:
-        are_blanks_allowed: the power failed, and what no fsync covered may have zeros in it. The
-            format has no checksums, so a record whose length is right is taken for one. What is
-            required must be whole all the same.
         loss_limit: so many may be lost of each channel.
     """
     problems = []
@@ -140,8 +136,6 @@ def compare(
         problems += _describe(f"{name} lost", lost) if len(lost) > loss_limit else []
         allowed = expected.allowed.get(place[0], set())
         foreign = found.keys() - allowed
-        if are_blanks_allowed:
-            foreign = {body for body in foreign if not _is_blanked(body, allowed)}
         problems += _describe(f"{name} has what was never sent", foreign)
         risen = found.keys() & expected.gone.get(place, set())
         problems += _describe(f"{name} has again what was gone for sure", risen)
@@ -158,15 +152,6 @@ def compare(
             doubles = {body for body, attempts in found.items() if len(attempts) > 1}
             problems += _describe(f"{name} has twice", doubles)
     return problems
-
-
-def _is_blanked(body: bytes, originals: set[bytes]) -> bool:
-    """Whether this is one of the originals but for some zeros."""
-    return any(
-        len(original) == len(body)
-        and all(found in (0, sent) for found, sent in zip(body, original, strict=True))
-        for original in originals
-    )
 
 
 def _describe(what: str, bodies: set[bytes]) -> list[str]:

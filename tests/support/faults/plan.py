@@ -67,8 +67,8 @@ class Rule:
 def kind_of(path: str) -> str:
     """What a file of the data directory is, by its path there; a temporary one is what it becomes.
 
-    segment, meta, nsqd, bad, directory, archive for its segments, or the end of the name of what
-    else belongs to a queue.
+    segment, checksums, meta, nsqd, bad, directory, archive for its segments, or the end of the name
+    of what else belongs to a queue.
     """
     if not path:
         return "directory"
@@ -84,6 +84,9 @@ def kind_of(path: str) -> str:
         return "bad"
     if end == "meta.dat":
         return "meta"
-    if end.removesuffix(".dat").isdigit():
+    number, _, ending = end.partition(".")
+    if number.isdigit() and ending == "crc":
+        return "checksums"
+    if number.isdigit():
         return "archive" if path.startswith("archive/") else "segment"
-    return end.partition(".")[0]
+    return number

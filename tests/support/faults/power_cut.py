@@ -7,7 +7,8 @@ there, chosen by chance:
 * names: creations, renames and deletions as far as some moment, or scattered, where only those of
   one name keep their order; a rename is done or not done;
 * content: nothing that was written since, all of it, a beginning with a torn last write, the right
-  size with zeros in it, or any mixture of old and new 4 KiB blocks. What an fsync failed to write
+  size with zeros in it, or any mixture of old and new blocks of 4 KiB or sectors of 512 bytes: a
+  write that was torn. What an fsync failed to write
   counts as never written, whatever a later one says: kernels drop it and forget.
 
 Those who hold the promise of `--sync-every=1` must live with any of these.
@@ -22,8 +23,8 @@ from typing import Any
 from tests.support.faults.journal import Record
 
 BLOCK_BYTES = 4096
-_WHOLE_WAYS = ("lost", "all", "torn")
-_WAYS = (*_WHOLE_WAYS, "zeros", "blocks")
+SECTOR_BYTES = 512
+_WAYS = ("lost", "all", "torn", "zeros", "blocks", "sectors", "tail")
 
 
 @dataclass(slots=True)
@@ -70,12 +71,8 @@ class PowerCut:
             if handler is not None:
                 handler(self, *record.values)
 
-    def rebuild(self, target: Path, chance: random.Random, *, has_blanks: bool = True) -> None:
-        """Write a directory as it may be found when the power is back.
-
-        Args:
-            has_blanks: parts in the middle of what was not synced may be zeros.
-        """
+    def rebuild(self, target: Path, chance: random.Random) -> None:
+        """Write a directory as it may be found when the power is back."""
         target.mkdir(parents=True)
         is_harsh = chance.random() < 0.4  # all that is not certain is gone
         names: dict[str, int] = {}
@@ -87,8 +84,7 @@ class PowerCut:
         for path, inode in names.items():
             if inode:
                 (target / path).parent.mkdir(parents=True, exist_ok=True)
-                ways = _WAYS if has_blanks else _WHOLE_WAYS
-                content = _choose_content(self._files[inode], chance, () if is_harsh else ways)
+                content = _choose_content(self._files[inode], chance, () if is_harsh else _WAYS)
                 (target / path).write_bytes(content)
 
     def _choose_names(self, chance: random.Random, *, is_harsh: bool) -> list[_NameChange]:
@@ -189,7 +185,9 @@ def _choose_content(file: _File, chance: random.Random, ways: Sequence[str]) -> 
         return _content_after([*durable, *_tear(pending, chance)])
     if way == "zeros":
         return _content_after([*durable, *((at, _blank(data)) for at, data in pending)])
-    return _mix_blocks(old, new, chance)
+    if way == "tail":
+        return _tear_tail(old, new, chance)
+    return _mix_blocks(old, new, chance, BLOCK_BYTES if way == "blocks" else SECTOR_BYTES)
 
 
 def _apply_name(names: dict[str, int], change: _NameChange) -> None:
@@ -229,15 +227,22 @@ def _blank(data: bytes | None) -> bytes | None:
     return None if data is None else bytes(len(data))
 
 
-def _mix_blocks(old: bytes, new: bytes, chance: random.Random) -> bytes:
+def _tear_tail(old: bytes, new: bytes, chance: random.Random) -> bytes:
+    """The new size, and from some sector behind the old content on nothing but zeros."""
+    first = len(old) // SECTOR_BYTES
+    start = chance.randint(first, max(first, len(new) // SECTOR_BYTES)) * SECTOR_BYTES
+    start = max(start, min(len(old), len(new)))
+    return new[:start].ljust(len(new), b"\0")
+
+
+def _mix_blocks(old: bytes, new: bytes, chance: random.Random, block_bytes: int) -> bytes:
     """The new size, and each block either new or as it was, which is zeros where there was none."""
     content = bytearray(new)
     before = old.ljust(len(new), b"\0")
-    for start in range(0, len(new), BLOCK_BYTES):
+    for start in range(0, len(new), block_bytes):
         if chance.random() < 0.5:
-            content[start : start + BLOCK_BYTES] = before[
-                start : min(start + BLOCK_BYTES, len(new))
-            ]
+            end = min(start + block_bytes, len(new))
+            content[start:end] = before[start:end]
     return bytes(content)
 
 

@@ -42,13 +42,14 @@ FAILPOINTS = (
             *("create:segment", "write:segment", "fsync:segment", "unlink:segment"),
             *("create:meta", "write:meta", "fsync:meta", "rename:meta"),
             *("create:finished", "write:finished", "fsync:finished", "rename:finished"),
+            *("create:checksums", "write:checksums", "fsync:checksums", "unlink:checksums"),
             *("write:generation", "fsync:generation", "rename:generation"),
             *("create:nsqd", "write:nsqd", "fsync:nsqd", "rename:nsqd"),
             *("create:due", "write:due", "fsync:directory", "unlink:meta", "send:ok"),
         )
         for action in ("before", "after")
     ),
-    *("tear:write:segment", "tear:write:meta", "tear:write:nsqd"),
+    *("tear:write:segment", "tear:write:checksums", "tear:write:meta", "tear:write:nsqd"),
     *("tear:write:finished", "tear:write:due", "before:unlink:finished"),
 )
 
@@ -177,7 +178,6 @@ class Round:
         expected: Expectation,
         *,
         are_doubles_allowed: bool = True,
-        are_blanks_allowed: bool = False,
         loss_limit: int = 0,
     ) -> None:
         """Start the daemon once more and take everything out; `compare` knows the options."""
@@ -190,7 +190,6 @@ class Round:
             drained,
             expected,
             are_doubles_allowed=are_doubles_allowed,
-            are_blanks_allowed=are_blanks_allowed,
             loss_limit=loss_limit,
         )
         code = await process.stop()
@@ -393,9 +392,7 @@ async def cut_with_sync_every_1(game: Round, cut_count: int = 4) -> None:
         game.ledger.carry_on(expected)
         game.process = NsqdProcess(game.server, game.directory / "second", game.flags)
         shutil.rmtree(game.process.data_path)
-        # Without blanks: consumers would see them, and they know nothing of power cuts.
-        cut = PowerCut(records, position)
-        cut.rebuild(game.process.data_path, game.chance, has_blanks=False)
+        PowerCut(records, position).rebuild(game.process.data_path, game.chance)
         await _cut_anywhere(game, cut_count // 2)
 
 
@@ -473,7 +470,7 @@ async def _cut(game: Round, records: list[Record], position: int, expected: Expe
     check_directory(process.data_path)  # may find damage, but must be able to say so
     game.tally.cuts += 1
     shutil.copytree(directory / "data", directory / "found")  # to look at if it fails
-    await game.verify(process, expected, are_blanks_allowed=True)
+    await game.verify(process, expected)
 
 
 # --- the archive

@@ -12,13 +12,16 @@ import pytest
 from diskqueue import DiskQueue
 from diskqueue.__main__ import main
 from tests.unit.diskqueue.queue_files import (
+    NAME,
     contents,
     damaged_records,
     drain,
+    frame_all,
     framed,
     numbers,
     payload,
     records,
+    segment_path,
     write_metadata,
     write_segment,
 )
@@ -268,3 +271,25 @@ print(sorted(added - sys.stdlib_module_names))
         "['diskqueue']\n",
         "",
     )
+
+
+def test_salvage_leaves_out_what_its_checksum_denies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    payloads = [payload(number, 40) for number in range(6)]
+    queue = DiskQueue(tmp_path, NAME, has_checksums=True)
+    queue.put(payloads)
+    queue.close()
+    path = segment_path(tmp_path, 0)
+    data = bytearray(path.read_bytes())
+    data[2 * 44 + 41] ^= 1  # a body
+    data[4 * 44 + 2] ^= 1  # a length
+    path.write_bytes(data)
+
+    assert main(["check", str(tmp_path)]) == 1
+    assert "segment 0 at offset 88: the checksum is wrong" in capsys.readouterr().out
+    assert main(["salvage", str(path)]) == 1
+
+    assert "lost      88..132" in capsys.readouterr().out
+    kept = Path(f"{path}.salvaged").read_bytes()
+    assert kept == frame_all(payloads[:2] + payloads[3:])[0]

@@ -87,6 +87,7 @@ OUR_OWN = {
     "max-defer-timeout",
     "log-format",
     "spin-poll",
+    "disk-checksums",
     "min-free-disk",
     "max-connections",
     "handshake-timeout",

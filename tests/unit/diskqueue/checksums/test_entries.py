@@ -1,0 +1,102 @@
+"""The format of checksum files."""
+
+import struct
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diskqueue.checksums import entries
+from tests.unit.diskqueue.queue_files import frame_all, payload
+
+SEED = entries.make_seed("t", 3)
+
+
+def encode(sizes: list[int], start: int = 0) -> tuple[bytes, bytes]:
+    """Records of these sizes, and their entries."""
+    data, lengths = frame_all([payload(n, size) for n, size in enumerate(sizes)])
+    return data, entries.encode(SEED, start, data, lengths)
+
+
+def decode_all(content: bytes, seed: int = SEED) -> list[entries.Entry]:
+    return [entry for *_, entry in entries.iter_entries(content, seed, is_last=True)]
+
+
+def test_entry_of_one_record_has_32_bytes_as_described() -> None:
+    data, content = encode([40], start=7)
+
+    head = b"DQC1" + struct.pack(">IQIII", 1, 7, len(data), zlib.crc32(data[:30]), zlib.crc32(data))
+    own_crc = zlib.crc32(head, zlib.crc32(b"t.3"))
+    assert content == head + struct.pack(">I", own_crc)
+
+
+def test_entry_of_several_records_lists_each() -> None:
+    data, content = encode([40, 50, 26])
+
+    [entry] = decode_all(content)
+    assert (entry.start, entry.end, entry.crc) == (0, len(data), zlib.crc32(data))
+    assert [(record.start, record.end) for record in entry.records()] == [
+        (0, 44),
+        (44, 98),
+        (98, 128),
+    ]
+    assert all(
+        record.crc == zlib.crc32(data[record.start : record.end]) for record in entry.records()
+    )
+
+
+@given(st.lists(st.sampled_from([26, 30, 1000, 40_000]), min_size=1, max_size=700))
+def test_large_appends_are_divided_between_records(sizes: list[int]) -> None:
+    data, content = encode(sizes, start=5)
+
+    found = decode_all(content)
+    records = [record for entry in found for record in entry.records()]
+    assert [record.end - record.start for record in records] == [size + 4 for size in sizes]
+    assert (records[0].start, records[-1].end) == (5, 5 + len(data))
+    for entry in found:
+        assert len(entry.records()) <= entries.MAX_RECORDS
+        assert entry.end - entry.start <= entries.MAX_BYTES or len(entry.records()) == 1
+
+
+def test_entries_of_another_segment_or_queue_are_none() -> None:
+    _, content = encode([40])
+
+    assert not decode_all(content, entries.make_seed("t", 4))
+    assert not decode_all(content, entries.make_seed("u", 3))
+
+
+@pytest.mark.parametrize("place", range(0, 32, 3))
+def test_damage_takes_one_entry_and_not_the_next(place: int) -> None:
+    first, second = encode([40])[1], encode([50], start=44)[1]
+    damaged = bytearray(first + second)
+    damaged[place] ^= 1
+
+    assert [entry.start for entry in decode_all(bytes(damaged))] == [44]
+
+
+def test_record_is_known_though_its_length_is_damaged() -> None:
+    data, content = encode([40])
+    [expected] = decode_all(content)[0].records()
+
+    assert entries.is_record(b"\xff\xff\xff\xff" + data[4:], expected)
+    assert not entries.is_record(data[:-1] + b"\0", expected)
+    assert not entries.is_record(data[:-1], expected)
+    assert entries.make_prefix(expected) == data[:4]
+
+
+def test_entry_is_about_damaged_records_and_not_about_others() -> None:
+    data, content = encode([40])
+    [entry] = decode_all(content)
+    other, _ = frame_all([payload(77, 40)])
+
+    assert entry.is_about(data[:-1] + b"\0")  # the body is damaged
+    assert entry.is_about(b"\xff" * 30 + data[30:])  # the header is
+    assert not entry.is_about(other)
+
+
+def test_unfinished_entry_waits_for_the_rest() -> None:
+    _, content = encode([40])
+
+    assert list(entries.iter_entries(content[:-1], SEED, is_last=False)) == []
+    assert list(entries.iter_entries(content[:-1], SEED, is_last=True)) == []

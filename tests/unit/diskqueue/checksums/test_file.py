@@ -1,0 +1,107 @@
+"""The end of a checksum file."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from diskqueue.checksums import entries
+from diskqueue.checksums.file import ChecksumFile, drop_stale
+from tests.unit.diskqueue.queue_files import NAME, frame_all, payload, segment_path, write_segment
+
+RECORD = frame_all([payload(1)])
+
+
+@pytest.fixture
+def checksums(tmp_path: Path) -> ChecksumFile:
+    found = ChecksumFile(str(segment_path(tmp_path, 0)), NAME, 0)
+    found.open(is_new=True)
+    return found
+
+
+def starts(checksums: ChecksumFile) -> list[int]:
+    content = Path(checksums.path).read_bytes()
+    seed = entries.make_seed(NAME, 0)
+    return [entry.start for *_, entry in entries.iter_entries(content, seed, is_last=True)]
+
+
+def test_appends_follow_each_other_and_the_last_can_be_undone(checksums: ChecksumFile) -> None:
+    checksums.append(0, *RECORD)
+    checksums.append(32, *RECORD)
+    checksums.append(64, *RECORD)
+    checksums.undo()
+
+    assert starts(checksums) == [0, 32]
+
+
+def test_file_of_an_older_segment_is_not_continued(checksums: ChecksumFile, tmp_path: Path) -> None:
+    checksums.append(0, *RECORD)
+    path = str(segment_path(tmp_path, 0))
+
+    going_on = ChecksumFile(path, NAME, 0)
+    going_on.open(is_new=False)
+    going_on.append(32, *RECORD)
+    assert starts(checksums) == [0, 32]
+
+    ChecksumFile(path, NAME, 0).open(is_new=True)
+    assert starts(checksums) == []
+
+
+def test_failed_write_leaves_no_trace(
+    checksums: ChecksumFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checksums.append(0, *RECORD)
+    with monkeypatch.context() as patch:
+
+        def fail(*_: object) -> int:
+            raise OSError(errno.ENOSPC, "full")
+
+        patch.setattr(os, "pwrite", fail)
+        with pytest.raises(OSError, match="full"):
+            checksums.append(32, *RECORD)
+    checksums.append(64, *RECORD)
+
+    assert starts(checksums) == [0, 64]
+
+
+def test_fork_is_joined_where_it_ends(checksums: ChecksumFile) -> None:
+    checksums.append(0, *RECORD)
+    fork = checksums.fork()
+    fork.append(32, *RECORD)
+    fork.join(checksums)
+    checksums.append(64, *RECORD)
+
+    assert starts(checksums) == [0, 32, 64]
+    assert fork.fd == -1
+
+
+def test_directory_in_the_way_is_renamed(tmp_path: Path) -> None:
+    (tmp_path / "t.diskqueue.000000.crc").mkdir()
+    checksums = ChecksumFile(str(segment_path(tmp_path, 0)), NAME, 0)
+
+    checksums.open(is_new=True)
+    checksums.append(0, *RECORD)
+
+    assert starts(checksums) == [0]
+    assert (tmp_path / "t.diskqueue.000000.crc.bad").is_dir()
+
+
+def test_entries_beyond_the_segment_are_cut_off(checksums: ChecksumFile, tmp_path: Path) -> None:
+    records = [frame_all([payload(number)]) for number in range(3)]
+    for number, record in enumerate(records):
+        checksums.append(32 * number, *record)
+    path = write_segment(tmp_path, 0, records[0][0])
+
+    drop_stale(str(path), NAME, 0, 32)
+
+    assert starts(checksums) == [0]
+
+
+def test_file_of_other_records_is_removed(checksums: ChecksumFile, tmp_path: Path) -> None:
+    checksums.append(0, *RECORD)
+    path = write_segment(tmp_path, 0, frame_all([payload(7)])[0])
+
+    drop_stale(str(path), NAME, 0, 32)
+
+    assert not Path(checksums.path).exists()

@@ -1,0 +1,293 @@
+"""Checksums as a queue's reader sees them, and the files that come and go with segments."""
+
+import logging
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from diskqueue import DiskQueue, RecordChunk
+from diskqueue.checksums.failures import ChecksumFailures
+from tests.unit.diskqueue.queue_files import (
+    NAME,
+    frame_all,
+    framed,
+    payload,
+    read_metadata,
+    segment_path,
+    write_metadata,
+    write_segment,
+)
+
+SIZE = 44
+
+
+def open_queue(directory: Path, **options: object) -> DiskQueue:
+    return DiskQueue(
+        directory,
+        NAME,
+        holds_messages=True,
+        **{"has_checksums": True, "max_bytes_per_file": 10_000, **options},  # type: ignore[arg-type]
+    )
+
+
+def make_payloads(count: int, first: int = 0) -> list[bytes]:
+    return [payload(number, 40) for number in range(first, first + count)]
+
+
+def drain(queue: DiskQueue) -> list[bytes]:
+    found: list[bytes] = []
+    while (records := queue.read(7, 1000)) is not None:
+        found += records
+        queue.commit(range(records.first, records.first + len(records)))
+    return found
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name.removeprefix(f"{NAME}.diskqueue.") for path in directory.iterdir())
+
+
+def damage(path: Path, place: int, content: bytes | None = None) -> None:
+    data = bytearray(path.read_bytes())
+    if content is None:
+        content = bytes([data[place] ^ 1])
+    data[place : place + len(content)] = content
+    path.write_bytes(data)
+
+
+def test_changed_body_is_not_delivered_counted_and_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """D-27."""
+    payloads = make_payloads(20)
+    queue = open_queue(tmp_path)
+    queue.put(payloads)
+    queue.close()
+    damage(segment_path(tmp_path, 0), 5 * SIZE + 40)
+    failures = ChecksumFailures()
+
+    queue = open_queue(tmp_path, checksum_failures=failures)
+
+    assert drain(queue) == payloads[:5] + payloads[6:]
+    assert failures.count == 1
+    assert queue.depth == 0
+    [line] = [line for line in caplog.messages if "damaged" in line]
+    assert "reason='the checksum is wrong'" in line
+    assert f"offset={5 * SIZE}" in line
+    assert "salvage=python -m diskqueue salvage" in line
+    queue.sync()
+    assert "000000.dat.bad" in names(tmp_path)
+    assert "000000.crc.bad" in names(tmp_path)
+    queue.close()
+
+
+def test_peek_denies_and_does_not_count(tmp_path: Path) -> None:
+    queue = open_queue(tmp_path)
+    queue.put(make_payloads(3))
+    damage(segment_path(tmp_path, 0), SIZE + 40)
+
+    assert queue.peek(10, 1000) == make_payloads(1)
+    assert queue.checksum_failures.count == 0
+
+
+def test_without_checksums_none_are_written_or_looked_at(tmp_path: Path) -> None:
+    queue = open_queue(tmp_path)
+    queue.put(make_payloads(2))
+    queue.close()
+    damage(segment_path(tmp_path, 0), SIZE + 40)
+
+    queue = open_queue(tmp_path, has_checksums=False)
+    queue.put(make_payloads(1, first=7))
+
+    assert len(drain(queue)) == 3
+    queue.close()
+    assert names(tmp_path) == ["meta.dat"]
+
+
+def test_checksum_files_go_with_their_segments(tmp_path: Path) -> None:
+    """D-30."""
+    queue = open_queue(tmp_path, max_bytes_per_file=100)
+    queue.put(make_payloads(10))
+    queue.append(*frame_all(make_payloads(3)))
+    job = queue.prepare_append([RecordChunk(*frame_all(make_payloads(5)))])
+    job.run()
+    assert job.end()
+    numbers = {name[:6] for name in names(tmp_path)}
+    assert len(numbers) > 5
+    assert names(tmp_path) == sorted(f"{n}.{end}" for n in numbers for end in ("crc", "dat"))
+
+    drain(queue)
+    queue.wants_room = True
+    queue.sync()
+    assert names(tmp_path) == ["meta.dat"]
+
+    queue.put(make_payloads(10))
+    queue.empty()
+    assert names(tmp_path) == []
+    queue.put(make_payloads(10))
+    queue.delete()
+    assert names(tmp_path) == []
+
+
+def test_undone_append_leaves_no_checksums(tmp_path: Path) -> None:
+    queue = open_queue(tmp_path, max_bytes_per_file=100)
+    queue.put(make_payloads(1))
+    for count in (1, 9):
+        data, lengths = frame_all(make_payloads(count, first=50))
+        queue.append(data, lengths)
+        queue.undo_append(lengths)
+    job = queue.prepare_append([RecordChunk(*frame_all(make_payloads(9, first=50)))])
+    job.run()
+    job.undo()
+    assert not job.end()
+    queue.put(make_payloads(1, first=2))
+
+    assert drain(queue) == make_payloads(1) + make_payloads(1, first=2)
+    assert queue.checksum_failures.count == 0
+    assert len(names(tmp_path)) == 2
+
+
+def test_torn_write_without_its_checksum_is_not_delivered(tmp_path: Path) -> None:
+    """D-29: the length is there, a sector is not, and the entry was not written either."""
+    whole = payload(1, 3000)
+    queue = open_queue(tmp_path)
+    queue.put([payload(0, 40)])
+    queue.close()
+    torn = framed(whole)
+    torn = torn[: 512 - SIZE] + bytes(512) + torn[1024 - SIZE :]
+    with segment_path(tmp_path, 0).open("ab") as file:
+        file.write(torn)
+
+    queue = open_queue(tmp_path)
+
+    assert drain(queue) == [payload(0, 40)]
+    assert queue.checksum_failures.count == 1
+
+
+def test_unsynced_records_of_another_nsqd_are_delivered(tmp_path: Path) -> None:
+    queue = open_queue(tmp_path)
+    queue.put(make_payloads(2))
+    queue.close()
+    others = [payload(9, 3000), payload(10, 26) + b"head" + bytes(2100) + b"tail"]
+    with segment_path(tmp_path, 0).open("ab") as file:
+        file.write(b"".join(map(framed, others)))
+
+    queue = open_queue(tmp_path)
+
+    assert drain(queue) == make_payloads(2) + others
+
+
+def test_directory_goes_to_go_and_comes_back(tmp_path: Path) -> None:
+    """go-diskqueue appends to our segment, and makes one that we had a checksum file for."""
+    queue = open_queue(tmp_path)
+    queue.put(make_payloads(3))
+    queue.close()
+    written = write_segment(
+        tmp_path, 0, segment_path(tmp_path, 0).read_bytes() + framed(payload(70, 100))
+    )
+    write_metadata(tmp_path, f"4\n0,0\n0,{written.stat().st_size}\n")
+
+    queue = open_queue(tmp_path)
+    queue.put(make_payloads(2, first=80))
+    assert drain(queue) == [*make_payloads(3), payload(70, 100), *make_payloads(2, first=80)]
+    queue.put(make_payloads(3, first=20))
+    queue.close()
+
+    # The topic was deleted and made again.
+    number = read_metadata(tmp_path)[3]
+    stale = (tmp_path / f"{NAME}.diskqueue.{number:06d}.crc").read_bytes()
+    shutil.rmtree(tmp_path)
+    tmp_path.mkdir()
+    (tmp_path / f"{NAME}.diskqueue.000000.crc").write_bytes(stale)
+    (tmp_path / f"{NAME}.diskqueue.000004.crc").write_bytes(stale)
+    write_segment(tmp_path, 0, b"".join(map(framed, make_payloads(5, first=90))))
+    write_metadata(tmp_path, f"5\n0,0\n0,{5 * SIZE}\n")
+    queue = open_queue(tmp_path)
+    queue.put(make_payloads(1, first=99))
+
+    assert drain(queue) == make_payloads(5, first=90) + make_payloads(1, first=99)
+    assert queue.checksum_failures.count == 0
+    queue.close()
+    assert names(tmp_path) == ["meta.dat"]
+
+
+@pytest.mark.parametrize("thing", ["directory", "pipe", "noise", "nothing"])
+def test_checksum_file_that_is_none_keeps_no_record_back(tmp_path: Path, thing: str) -> None:
+    """D-28."""
+    queue = open_queue(tmp_path)
+    queue.put(make_payloads(3))
+    queue.close()
+    path = tmp_path / f"{NAME}.diskqueue.000000.crc"
+    path.unlink()
+    if thing == "directory":
+        path.mkdir()
+    elif thing == "pipe":
+        os.mkfifo(path)
+    elif thing == "noise":
+        path.write_bytes(bytes(range(256)) * 9)
+
+    queue = open_queue(tmp_path)
+    queue.put(make_payloads(1, first=5))
+
+    assert drain(queue) == make_payloads(3) + make_payloads(1, first=5)
+    queue.close()
+
+
+def test_unreadable_checksums_are_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = open_queue(tmp_path)
+    queue.put(make_payloads(30))
+    queue.close()
+    queue = open_queue(tmp_path)
+    real = os.pread
+    sizes = {segment_path(tmp_path, 0).stat().st_ino}
+
+    def pread(fd: int, size: int, offset: int) -> bytes:
+        if os.fstat(fd).st_ino not in sizes:
+            raise OSError(5, "broken")
+        return real(fd, size, offset)
+
+    monkeypatch.setattr(os, "pread", pread)
+    caplog.set_level(logging.WARNING)
+
+    assert drain(queue) == make_payloads(30)
+    assert sum("checksums unreadable" in line for line in caplog.messages) == 1
+
+
+def test_damage_before_finished_records_repeats_none_of_them(tmp_path: Path) -> None:
+    queue = open_queue(tmp_path)
+    queue.put(make_payloads(10))
+    records = queue.read(10, 10_000)
+    assert records is not None
+    queue.commit([4, 5, 6])
+    queue.sync()
+    queue.close()
+    damage(segment_path(tmp_path, 0), 3 * SIZE + 40)
+
+    queue = open_queue(tmp_path)
+
+    assert drain(queue) == make_payloads(3) + make_payloads(3, first=7)
+
+
+def test_torn_write_is_in_doubt_after_a_second_crash_too(tmp_path: Path) -> None:
+    """The first start moves the write position beyond it, before it is read."""
+    queue = open_queue(tmp_path)
+    queue.put(make_payloads(30))
+    queue.close()
+    torn = framed(payload(50, 3000))
+    end = segment_path(tmp_path, 0).stat().st_size
+    hole = 512 * (end // 512 + 2) - end
+    with segment_path(tmp_path, 0).open("ab") as file:
+        file.write(torn[:hole] + bytes(512) + torn[hole + 512 :])
+
+    queue = open_queue(tmp_path)
+    queue.put(make_payloads(2, first=80))
+    queue.sync()
+    copy = tmp_path.with_name("copy")
+    shutil.copytree(tmp_path, copy)
+    assert read_metadata(copy)[3:] == (1, 2 * SIZE)
+    queue = open_queue(copy)
+
+    assert drain(queue) == make_payloads(30) + make_payloads(2, first=80)
