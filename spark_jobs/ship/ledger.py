@@ -52,7 +52,9 @@ class Ledger:
         """Go on with a queue; one with another generation follows what is there."""
         if generation == self.generation:
             return
-        self.base = self.next_number - first_number if self.generation is not None else 0
+        if self.generation is None:
+            self.next_number = first_number
+        self.base = self.next_number - first_number
         self.generation = generation
 
     def add(self, shipped: Shipped) -> None:

@@ -167,7 +167,7 @@ class Shipment:
     def _ship_queue(self, queue: Queue, arrived: dict[str, int], passed: Passed) -> None:
         ledger = self._read_ledger(queue.topic, arrived)
         ledger.forget_removed(arrived)
-        # Not so after removals, or when a pass was stopped before it told readers.
+        # Not so at first, after removals, or when a pass was stopped before it told readers.
         is_changed = not self._is_told(ledger)
         wrong = ledger.find_wrong(arrived)
         if wrong:
@@ -176,7 +176,7 @@ class Shipment:
             )
         numbers = _finished(queue)
         if not numbers or queue.generation is None:
-            if is_changed:
+            if is_changed and ledger.generation is not None:
                 self._commit(ledger)
             return
         ledger.adopt(queue.generation, numbers[0])
@@ -187,6 +187,10 @@ class Shipment:
                 f"{lost} segments of topic {queue.topic} were deleted by nsqd before they were"
                 " shipped: keep more (--retain-bytes, --retain-time), or ship more often"
             )
+        if waiting and is_changed:
+            # Before the first copy, too: a queue without metadata is read as far as it goes.
+            self._commit(ledger)
+            is_changed = False
         committed_s, uncommitted_bytes = self._clock(), 0
         for number in waiting:
             shipped = self._copy(queue, number, ledger)
@@ -244,9 +248,8 @@ class Shipment:
         """Tell whether readers know what has arrived."""
         directory = self._target.reading().child(ARCHIVE_DIRECTORY)
         name = os.path.basename(layout.metadata_path("", ledger.topic))
-        return not ledger.next_number or directory.read_start(
-            name, _MAX_METADATA_BYTES
-        ) == layout.format_metadata(ledger.metadata())
+        told = directory.read_start(name, _MAX_METADATA_BYTES)
+        return told == layout.format_metadata(ledger.metadata())
 
     def _commit(self, ledger: Ledger) -> None:
         """Make what has arrived known: to the next pass, then to readers."""

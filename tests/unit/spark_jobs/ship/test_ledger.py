@@ -13,6 +13,8 @@ def shipped(number: int, source_number: int = 0) -> Shipped:
 def test_a_ledger_is_read_as_it_was_written() -> None:
     ledger = Ledger("t")
     ledger.adopt("g1", 3)
+    # A stream that begins before anything has arrived misses nothing.
+    assert ledger.metadata() == Metadata(0, 3, 0, 3, 0)
     ledger.add(shipped(3))
 
     assert parse_ledger("t", ledger.to_json()) == ledger

@@ -101,8 +101,6 @@ def test_each_pass_ships_what_is_new_once(node: Node, tmp_path: Path) -> None:
 
 def test_a_pass_that_was_stopped_anywhere_goes_on(node: Node, tmp_path: Path) -> None:
     target = tmp_path / "lake"
-    node.finish_segments(1)
-    ship(node, target)
     node.finish_segments(4)
     for stop_at in range(1, 5):
         chunks = []
@@ -115,7 +113,7 @@ def test_a_pass_that_was_stopped_anywhere_goes_on(node: Node, tmp_path: Path) ->
 
         with pytest.raises(KeyboardInterrupt):
             ship(node, target, Stopping(None))
-        assert arrived(target) == node.sent[:5]
+        assert arrived(target) == []
 
     assert ship(node, target).segment_count == 4
     assert arrived(target) == node.sent
