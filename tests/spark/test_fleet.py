@@ -158,12 +158,22 @@ def test_a_report_of_the_fleet(
     spark: SparkSession, fleet: Fleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert spark is not None
-    code = main(["report", "--nsqd", fleet.nodes[0].http_address, "--output", str(tmp_path)])
+    address = fleet.nodes[0].http_address
+    mail = {"topic": "orders", "channel": "mail", "messages": 10_000_000}
+    before = {"created": "2026-01-01T00:00:00+00:00", "from": "backlog", "queues": [mail]}
+    (tmp_path / "before.json").write_text(json.dumps(before))
+    flags = ["--output", str(tmp_path), "--compare", str(tmp_path / "before.json")]
+    code = main(["report", "--nsqd", address, *flags])
 
     assert code == 0, capsys.readouterr().err
     report = json.loads((tmp_path / "report.json").read_text())
     counts = {(row["topic"], row["channel"]): row["messages"] for row in report["queues"]}
     assert counts["orders", "mail"] == 9997
+    [found] = [row for row in report["queues"] if row["channel"] == "mail"]
+    assert found["in_flight"] == 5
+    assert found["growth_per_minute"] < 0 < found["drained_in_s"]
+    [node] = report["nodes"]
+    assert (node["node"], node["messages"]) == (address, sum(counts.values()))
 
 
 def test_commands_without_spark(fleet: Fleet, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,8 +7,12 @@ from pyspark.sql import SparkSession
 
 from spark_jobs import register
 from spark_jobs.__main__ import main
+from spark_jobs.jobs.growth import read_look
+from spark_jobs.jobs.report import write_report
+from spark_jobs.read.files.directory import OutputDirectory
 from tests.spark.data_dirs import messages, write_queue
-from tests.spark.in_process import read_bodies, read_stream
+from tests.spark.in_process import parse, read_bodies, read_stream
+from tests.spark.made_reports import made_fleet_report
 from tests.support.s3_server import KEYS, Store
 
 HADOOP = {
@@ -112,6 +116,11 @@ def test_jobs_read_and_write_a_bucket(
     printed = capsys.readouterr()
     assert "9 messages" in printed.err
     assert "2 nodes, 2 queues, 8 messages" in printed.out
+    settings = parse(f"{fleet}/n1", **store.options).store
+    write_report(made_fleet_report(3), OutputDirectory(f"{fleet}/report", settings))
+    assert {"fleet/report/report.html", "fleet/report/tables/nodes.parquet"} <= set(store.names())
+    earlier, _ = read_look(f"{fleet}/report", settings)
+    assert len(earlier.counts) == 3
 
 
 def test_history_is_shipped_to_a_bucket_and_read_there(
