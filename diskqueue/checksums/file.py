@@ -66,6 +66,31 @@ def _cut_beyond(fd: int, seed: int, end: int) -> None:
         os.ftruncate(fd, cut)
 
 
+def _cut_torn_tail(path: str, fd: int, seed: int) -> int:
+    """Cut off the beginning of an entry that a crash has left at the end; return the size then.
+
+    Behind it, entries of this process would make it look like damage. `fd` is open for writing.
+    """
+    size = os.fstat(fd).st_size
+    if not size:
+        return 0
+    start = max(0, size - 2 * entries.MAX_ENTRY_BYTES)
+    with open(path, "rb") as file:
+        file.seek(start)
+        data = file.read(size - start)
+    ends = [end for _, end, _ in entries.iter_entries(data, seed, is_last=True)]
+    if start and not ends:
+        return size
+    last = ends[-1] if ends else 0
+    torn = data[last:]
+    if not torn or len(torn) >= entries.MAX_ENTRY_BYTES or not entries.MAGIC.startswith(torn[:4]):
+        return size
+    with contextlib.suppress(OSError):
+        os.ftruncate(fd, start + last)
+        return start + last
+    return size
+
+
 class ChecksumFile:
     """The end of one checksum file. An append that raises leaves it as it was."""
 
@@ -101,7 +126,8 @@ class ChecksumFile:
             fd = os.open(self.path, flags, layout.FILE_MODE)
         self.fd = fd
         if self.size_bytes < 0:
-            self.size_bytes = self._last_size = self.synced_size = os.fstat(fd).st_size
+            size = _cut_torn_tail(self.path, fd, self._seed)
+            self.size_bytes = self._last_size = self.synced_size = size
 
     def fork(self) -> "ChecksumFile":
         """Return the same for an append in another thread, which ends with `join`.

@@ -105,3 +105,36 @@ def test_file_of_other_records_is_removed(checksums: ChecksumFile, tmp_path: Pat
     drop_stale(str(path), NAME, 0, 32)
 
     assert not Path(checksums.path).exists()
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 5, 20, 31])
+@pytest.mark.parametrize("entry_count", [0, 1, 300])
+def test_torn_entry_of_a_crash_is_cut_off(
+    checksums: ChecksumFile, tmp_path: Path, entry_count: int, count: int
+) -> None:
+    for number in range(entry_count + 1):
+        checksums.append(32 * number, *RECORD)
+    size = checksums.size_bytes - entries.MIN_ENTRY_BYTES
+    checksums.close()
+    os.truncate(checksums.path, size + count)
+
+    again = ChecksumFile(str(segment_path(tmp_path, 0)), NAME, 0)
+    again.open(is_new=False)
+    again.append(32 * entry_count, *RECORD)
+
+    assert os.path.getsize(again.path) == size + entries.MIN_ENTRY_BYTES
+    assert starts(again) == [32 * number for number in range(entry_count + 1)]
+    again.close()
+
+
+def test_damage_at_the_end_stays(checksums: ChecksumFile, tmp_path: Path) -> None:
+    checksums.append(0, *RECORD)
+    checksums.close()
+    with open(checksums.path, "ab") as file:
+        file.write(bytes(10))
+
+    again = ChecksumFile(str(segment_path(tmp_path, 0)), NAME, 0)
+    again.open(is_new=False)
+
+    assert again.size_bytes == entries.MIN_ENTRY_BYTES + 10
+    again.close()
