@@ -34,6 +34,7 @@ from diskqueue.checksums.entries import (
     Expected,
     is_record,
     iter_entries,
+    make_keys,
     make_prefix,
 )
 from diskqueue.segment import PREFIX, PREFIX_BYTES, ReadAt
@@ -287,9 +288,7 @@ class SegmentChecks:
                 for *_, entry in found:
                     if entry.is_doubt:
                         continue
-                    self._known.update(
-                        (record.end - record.start) << 32 | record.crc for record in entry.records()
-                    )
+                    self._known.update(record.key for record in entry.records())
                 if is_last:
                     return
                 position += found[-1][1] if found else len(data) - MAX_ENTRY_BYTES
@@ -324,7 +323,7 @@ class SegmentChecks:
         position = 0
         while (size := _find_size(data, position)) is not None and position + size <= stop:
             record = data[position : position + size]
-            if size << 32 | crc32(record) not in self._known:
+            if self._known.isdisjoint(make_keys(record)):
                 break
             position += size
         if not position:
@@ -376,7 +375,7 @@ class SegmentChecks:
             record = self._read_segment(PREFIX_BYTES + length, start + offset)
             if start + offset + len(record) > limit:
                 continue
-            if len(record) << 32 | crc32(record) in self._known:
+            if not self._known.isdisjoint(make_keys(record)):
                 return start + offset
         return None
 

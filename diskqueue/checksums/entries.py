@@ -8,7 +8,7 @@
     20      4     CRC32 of the first 30 bytes: length, timestamp, attempts and id of a message
     24      4     CRC32 of all bytes
     28      4n    the size of each record with its prefix      (both lists only if n is not 1)
-    ...     4n    CRC32 of each record with its prefix
+    ...     4n    Adler-32 of each record with its prefix
     -4      4     CRC32 of the entry, begun with that of the queue's name and the segment's number
 
 An entry with n = 0 has no checksums: it remembers that a start has found these bytes behind the
@@ -16,7 +16,8 @@ write position of the metadata, for the starts after it (`recovery`).
 
 Big-endian. One number for all bytes makes reading cheap (0.03 us for a message of 200 bytes). Those
 of the records are for the day when it does not fit: then exactly the damaged records are left out,
-and a record is found though its length is damaged, or though it stands somewhere else.
+and a record is found though its length is damaged, or though it stands somewhere else. They only
+tell which record is damaged, never whether one is, so Adler-32 does, in half of the time.
 
 An entry proves itself, and that it is of this segment, so damage in a checksum file takes away
 entries, and never a record. `iter_entries` goes on behind damage. Nothing here has state.
@@ -24,19 +25,20 @@ entries, and never a record. `iter_entries` goes on behind damage. Nothing here 
 
 import sys
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from io import BytesIO
 from itertools import accumulate
 from struct import Struct
 from typing import NamedTuple
-from zlib import crc32
+from zlib import adler32, crc32
 
 MAGIC = b"DQC1"
 # The first bytes of a record, which tell its message from all others.
 IDENTITY_BYTES = 30
 # An entry is read and checked as a whole: the records of a large append are divided among several.
-MAX_RECORDS = 512
-MAX_BYTES = 32 * 1024
+MAX_RECORDS = 1024
+MAX_BYTES = 64 * 1024
 
 _head = Struct(">4sIQIII")
 _crc = Struct(">I")
@@ -46,15 +48,23 @@ _DETAIL_BYTES = 8
 MIN_ENTRY_BYTES = HEAD_BYTES + _crc.size
 MAX_ENTRY_BYTES = MIN_ENTRY_BYTES + MAX_RECORDS * _DETAIL_BYTES
 _PREFIX_BYTES = _prefix.size
+_COPY_BYTES = 4096
 _IS_LITTLE = sys.byteorder == "little"
 
 
 class Expected(NamedTuple):
-    """A record as it was written: where, and its checksum."""
+    """A record as it was written: where, and the number that tells it from others."""
 
     start: int
     end: int
-    crc: int
+    mark: int
+    # The mark is the CRC32 of the record's entry, which has no other.
+    is_crc: bool = False
+
+    @property
+    def key(self) -> int:
+        """Its size and its mark in one number."""
+        return self.is_crc << 64 | (self.end - self.start) << 32 | self.mark
 
 
 class Entry(NamedTuple):
@@ -71,15 +81,15 @@ class Entry(NamedTuple):
     def records(self) -> list[Expected]:
         """Return the records that it is about."""
         if not self.details:
-            return [Expected(self.start, self.end, self.crc)]
+            return [Expected(self.start, self.end, self.crc, is_crc=True)]
         numbers = array("I", self.details)
         if _IS_LITTLE:
             numbers.byteswap()
         count = len(numbers) // 2
         bounds = list(accumulate(numbers[:count], initial=self.start))
         return [
-            Expected(start, end, crc)
-            for start, end, crc in zip(bounds, bounds[1:], numbers[count:], strict=False)
+            Expected(start, end, mark)
+            for start, end, mark in zip(bounds, bounds[1:], numbers[count:], strict=False)
         ]
 
     def is_about(self, data: bytes) -> bool:
@@ -102,10 +112,17 @@ class Entry(NamedTuple):
 def is_record(data: bytes, expected: Expected) -> bool:
     """Tell whether these bytes are the record, but perhaps for its length prefix."""
     size = expected.end - expected.start
+    if len(data) != size:
+        return False
+    compute = crc32 if expected.is_crc else adler32
     prefix = _prefix.pack(size - _PREFIX_BYTES)
-    return (
-        len(data) == size and crc32(memoryview(data)[_PREFIX_BYTES:], crc32(prefix)) == expected.crc
-    )
+    return compute(memoryview(data)[_PREFIX_BYTES:], compute(prefix)) == expected.mark
+
+
+def make_keys(record: bytes) -> tuple[int, int]:
+    """Return the keys that a record with its prefix may have in entries."""
+    size = len(record) << 32
+    return size | adler32(record), 1 << 64 | size | crc32(record)
 
 
 def make_prefix(expected: Expected) -> bytes:
@@ -132,41 +149,39 @@ def encode(seed: int, start: int, data: bytes | memoryview, lengths: Sequence[in
         data: the records back to back, each with its length prefix.
         lengths: the size of each inside data.
     """
-    count = len(lengths)
-    if count == 1:
+    if len(lengths) == 1:
         identity_crc = crc32(data[:IDENTITY_BYTES])
-        crc = crc32(memoryview(data)[IDENTITY_BYTES:], identity_crc)
+        crc = crc32(_rest(data), identity_crc)
         entry = _head.pack(MAGIC, 1, start, len(data), identity_crc, crc)
         return entry + _crc.pack(crc32(entry, seed))
-    if count <= MAX_RECORDS and len(data) <= MAX_BYTES:
+    if len(lengths) <= MAX_RECORDS and len(data) <= MAX_BYTES:
         return _encode_many(seed, start, data, lengths)
+    ends = list(accumulate(lengths))
+    view = memoryview(data)
     entries: list[bytes] = []
     first = position = 0
-    view = memoryview(data)
-    while first < count:
-        stop = first
-        size = 0
-        while stop < count and stop - first < MAX_RECORDS and size + lengths[stop] <= MAX_BYTES:
-            size += lengths[stop]
-            stop += 1
-        if stop == first:
-            size = lengths[stop]
-            stop += 1
-        part = view[position : position + size]
-        group = lengths[first:stop]
-        is_single = stop - first == 1
-        entries.append((encode if is_single else _encode_many)(seed, start + position, part, group))
-        first = stop
-        position += size
+    while first < len(ends):
+        stop = bisect_right(ends, position + MAX_BYTES, first, min(first + MAX_RECORDS, len(ends)))
+        stop = max(stop, first + 1)
+        end = ends[stop - 1]
+        entries.append(encode(seed, start + position, view[position:end], lengths[first:stop]))
+        first, position = stop, end
     return b"".join(entries)
+
+
+def _rest(data: bytes | memoryview) -> bytes | memoryview:
+    """Return the bytes behind the first ones; a copy of a few is made sooner than a view."""
+    if len(data) > _COPY_BYTES:
+        return memoryview(data)[IDENTITY_BYTES:]
+    return data[IDENTITY_BYTES:]
 
 
 def _encode_many(seed: int, start: int, data: bytes | memoryview, lengths: Sequence[int]) -> bytes:
     identity_crc = crc32(data[:IDENTITY_BYTES])
     crc = crc32(memoryview(data)[IDENTITY_BYTES:], identity_crc)
+    # C code cuts the records and computes: half of the time of a loop over slices.
     numbers = array("I", lengths)
-    # C code cuts the records and computes: 0.1 us for each, half of a loop over slices.
-    numbers.extend(array("I", map(crc32, map(BytesIO(data).read, lengths))))
+    numbers.extend(array("I", map(adler32, map(BytesIO(data).read, lengths))))
     if _IS_LITTLE:
         numbers.byteswap()
     head = _head.pack(MAGIC, len(lengths), start, len(data), identity_crc, crc)
