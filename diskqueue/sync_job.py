@@ -434,7 +434,7 @@ class Durability:
             metadata_path=layout.metadata_path(self._directory, self._name),
             metadata=metadata,
             durable_text=self._durable_text,
-            targets=self._writer.fsync_targets(),
+            targets=self._writer.fsync_targets(with_checksums=with_metadata),
             has_new_files=self._writer.has_new_files,
             removals=removals,
             removal_paths=[self._writer.path_of(segment) for segment in removals],

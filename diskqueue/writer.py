@@ -59,6 +59,7 @@ class FsyncTarget:
     checksums_fd: int = -1
     checksums: ChecksumFile | None = None
     checksums_size: int = 0
+    are_checksums_durable: bool = False
 
     def fsync(self) -> None:
         """Make the content durable; after a failed fsync, write it once more before.
@@ -88,6 +89,7 @@ class FsyncTarget:
         state.synced_end = self.size_bytes
         if checksums is not None:
             checksums.synced_size = self.checksums_size
+            self.are_checksums_durable = True
 
     def close(self) -> None:
         """Close the descriptors."""
@@ -425,8 +427,12 @@ class Writer:
         if segment.checksums is not None and segment is not self.segment:
             segment.checksums.close()
 
-    def fsync_targets(self) -> list[FsyncTarget]:
-        """List the segments that are not durable, each with a descriptor to be closed.
+    def fsync_targets(self, *, with_checksums: bool = True) -> list[FsyncTarget]:
+        """List the segments that are not durable, each with descriptors to be closed.
+
+        Args:
+            with_checksums: False leaves checksums for a later call that the records do not need to
+                be delivered after a power cut; for a sync that does not write metadata.
 
         Raises:
             OSError: the process has no descriptors left.
@@ -434,11 +440,16 @@ class Writer:
         targets: list[FsyncTarget] = []
         try:
             for segment in self.dirty:
+                checksums = segment.checksums
+                is_needed = with_checksums or segment.is_suspect
+                if checksums is not None and not is_needed and not checksums.is_urgent:
+                    if segment.synced_end == segment.end:
+                        continue
+                    checksums = None
                 fd = self._fd if segment is self.segment else segment.fd
                 fd = os.dup(fd) if fd >= 0 else -1
                 target = FsyncTarget(segment, self.path_of(segment), fd, segment.end)
                 targets.append(target)
-                checksums = segment.checksums
                 if checksums is not None:
                     target.checksums = checksums
                     target.checksums_size = checksums.size_bytes
@@ -453,7 +464,12 @@ class Writer:
     def note_durable(self, targets: Iterable[FsyncTarget]) -> None:
         """Forget that segments need an fsync, after theirs, unless more was appended since."""
         for target in targets:
-            if target.state.end <= target.size_bytes:
+            checksums = target.state.checksums
+            if target.state.end > target.size_bytes:
+                continue
+            if target.are_checksums_durable and checksums is not None:
+                checksums.is_urgent = False
+            if checksums is None or target.are_checksums_durable:
                 self.release(target.state)
 
     def close(self) -> None:

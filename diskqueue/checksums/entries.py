@@ -49,6 +49,7 @@ MIN_ENTRY_BYTES = HEAD_BYTES + _crc.size
 MAX_ENTRY_BYTES = MIN_ENTRY_BYTES + MAX_RECORDS * _DETAIL_BYTES
 _PREFIX_BYTES = _prefix.size
 _COPY_BYTES = 4096
+_ZEROS = bytes(512)
 _IS_LITTLE = sys.byteorder == "little"
 
 
@@ -133,6 +134,15 @@ def make_prefix(expected: Expected) -> bytes:
 def make_seed(queue_name: str, number: int) -> int:
     """Return the number by which entries of one segment are told from those of others."""
     return crc32(f"{queue_name}.{number}".encode("utf-8", "surrogateescape"))
+
+
+def may_look_torn(data: bytes | memoryview) -> bool:
+    """Tell whether records, without a checksum, may be taken for a write that a power cut has torn.
+
+    Only such records need their checksums to be delivered after a power cut, if they are durable.
+    A sector of zeros is seen within a message, or where the records end.
+    """
+    return data[-1] == 0 or _ZEROS in bytes(data)
 
 
 def encode_doubt(seed: int, start: int, size: int) -> bytes:

@@ -94,7 +94,7 @@ def _cut_torn_tail(path: str, fd: int, seed: int) -> int:
 class ChecksumFile:
     """The end of one checksum file. An append that raises leaves it as it was."""
 
-    __slots__ = ("_last_size", "_seed", "fd", "path", "size_bytes", "synced_size")
+    __slots__ = ("_last_size", "_seed", "fd", "is_urgent", "path", "size_bytes", "synced_size")
 
     def __init__(self, segment_path: str, queue_name: str, number: int) -> None:
         self.path = layout.checksum_path(segment_path)
@@ -102,6 +102,8 @@ class ChecksumFile:
         self.size_bytes = -1  # unknown before the file is opened
         # The size that an fsync has covered.
         self.synced_size = 0
+        # Entries must be durable with their records: see `entries.may_look_torn`.
+        self.is_urgent = False
         self._last_size = 0
         self._seed = entries.make_seed(queue_name, number)
 
@@ -144,6 +146,7 @@ class ChecksumFile:
         """Hand the place where the file ends back to the one that this is a fork of."""
         if origin.size_bytes < 0:
             origin.synced_size = self.synced_size
+        origin.is_urgent |= self.is_urgent
         origin.set_end(self.size_bytes, self._last_size)
         if origin.fd < 0:
             origin.fd, self.fd = self.fd, -1
@@ -160,10 +163,12 @@ class ChecksumFile:
         Raises:
             OSError: none were written.
         """
-        self.write(entries.encode(self._seed, start, data, lengths))
+        self.write(self.encode(start, data, lengths))
 
     def encode(self, start: int, data: bytes | memoryview, lengths: Sequence[int]) -> bytes:
         """Return the entries of records, for `write`."""
+        if entries.may_look_torn(data):
+            self.is_urgent = True
         return entries.encode(self._seed, start, data, lengths)
 
     def append_doubt(self, start: int, end: int) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from diskqueue import DiskQueue
 from diskqueue.checksums import entries
 from diskqueue.checksums.file import ChecksumFile, drop_stale
 from tests.unit.diskqueue.queue_files import NAME, frame_all, payload, segment_path, write_segment
@@ -138,3 +139,37 @@ def test_damage_at_the_end_stays(checksums: ChecksumFile, tmp_path: Path) -> Non
 
     assert again.size_bytes == entries.MIN_ENTRY_BYTES + 10
     again.close()
+
+
+def test_group_commit_syncs_checksums_that_records_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = DiskQueue(tmp_path, NAME, has_checksums=True)
+    queue.put([payload(0)])
+    queue.sync()
+    synced: list[str] = []
+    real = os.fsync
+
+    def fsync(fd: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{fd}").rpartition(".")[2])
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+
+    def commit(*records: bytes) -> list[str]:
+        synced.clear()
+        queue.put(records)
+        job = queue.prepare_sync(with_metadata=False)
+        assert job is not None
+        job.run()
+        queue.complete_sync(job)
+        return sorted(synced)
+
+    assert commit(payload(1)) == ["dat"]
+    assert commit(payload(2) + bytes(9)) == ["crc", "dat"]
+    assert commit(payload(3) + bytes(600) + b"end") == ["crc", "dat"]
+    assert commit(payload(4)) == ["dat"]
+    synced.clear()
+    queue.sync()
+    assert "crc" in synced
+    assert queue.prepare_sync() is None
