@@ -106,9 +106,10 @@ async def nsqds(cluster: Cluster, lookupd: Lookupd, find_go: FindGo) -> list[Nsq
 
 @pytest.fixture
 def pair(tmp_path: Path, lookupd: Lookupd, find_go: FindGo) -> Iterator[Pair]:
+    go_command = find_go("nsqadmin")  # or skip, before anything is started
     flag = f"--lookupd-http-address={lookupd.http_address}"
     ours = AdminProcess([sys.executable, "-m", "nsqadmin", flag], tmp_path / "ours.log")
-    go = AdminProcess([find_go("nsqadmin"), flag], tmp_path / "go.log")
+    go = AdminProcess([go_command, flag], tmp_path / "go.log")
     yield Pair(ours, go)
     ours.stop()
     go.stop()
