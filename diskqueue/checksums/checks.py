@@ -34,7 +34,7 @@ from diskqueue.checksums.entries import (
     Expected,
     is_record,
     iter_entries,
-    make_keys,
+    make_key,
     make_prefix,
 )
 from diskqueue.segment import PREFIX, PREFIX_BYTES, ReadAt
@@ -323,7 +323,7 @@ class SegmentChecks:
         position = 0
         while (size := _find_size(data, position)) is not None and position + size <= stop:
             record = data[position : position + size]
-            if self._known.isdisjoint(make_keys(record)):
+            if make_key(record) not in self._known:
                 break
             position += size
         if not position:
@@ -375,7 +375,7 @@ class SegmentChecks:
             record = self._read_segment(PREFIX_BYTES + length, start + offset)
             if start + offset + len(record) > limit:
                 continue
-            if not self._known.isdisjoint(make_keys(record)):
+            if make_key(record) in self._known:
                 return start + offset
         return None
 

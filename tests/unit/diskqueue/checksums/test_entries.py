@@ -42,7 +42,7 @@ def test_entry_of_several_records_lists_each() -> None:
         (98, 128),
     ]
     assert all(
-        record.mark == zlib.adler32(data[record.start : record.end]) for record in entry.records()
+        record.crc == zlib.crc32(data[record.start : record.end]) for record in entry.records()
     )
 
 
