@@ -22,6 +22,7 @@ Options of a read (names are case-insensitive):
     mode             PERMISSIVE (damage is skipped and logged) or FAILFAST
     table            messages, or corrupt_records: places damaged, missing or not synced
     includeBad       also messages salvaged from `.bad` files, marked in a column is_bad
+    verifyChecksums  leave out messages that their checksums deny; each is damage, see mode
     includeUnsynced  also records behind the synced position, for copies after a crash
     failOnDataLoss   true: a segment that was consumed meanwhile, or a node that is down, fails
     allowMissing     true: a topic that does not exist is an empty table, no error

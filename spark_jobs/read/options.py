@@ -58,6 +58,7 @@ READ_OPTIONS = (
     "maxMsgSize",
     "includeBad",
     "includeUnsynced",
+    "verifyChecksums",
     "failOnDataLoss",
     "allowMissing",
     "minPartitions",
@@ -120,6 +121,7 @@ class ReadOptions:
     limits: RecordLimits = _DEFAULT_LIMITS
     includes_bad: bool = False
     includes_unsynced: bool = False
+    verifies_checksums: bool = False
     fails_on_data_loss: bool = True
     allows_missing: bool = False
     min_partitions: int | None = None
@@ -210,6 +212,7 @@ def parse_read_options(options: Mapping[str, str], *, is_stream: bool = False) -
         ),
         includes_bad=includes_bad,
         includes_unsynced=parse_bool("includeUnsynced", given.get("includeunsynced", "false")),
+        verifies_checksums=_parse_verify(given, is_fleet=fleet is not None),
         fails_on_data_loss=parse_bool("failOnDataLoss", given.get("failondataloss", "true")),
         allows_missing=parse_bool("allowMissing", given.get("allowmissing", "false")),
         min_partitions=_optional(given, "minPartitions", parse_count),
@@ -218,6 +221,16 @@ def parse_read_options(options: Mapping[str, str], *, is_stream: bool = False) -
         starts_at_end=given.get("starts_at_end") is not None,
         start_ns=_optional(given, "startingTimestamp", parse_time_ns),
     )
+
+
+def _parse_verify(given: Mapping[str, str], *, is_fleet: bool) -> bool:
+    verifies = parse_bool("verifyChecksums", given.get("verifychecksums", "false"))
+    if verifies and is_fleet:
+        raise ValueError(
+            "verifyChecksums reads the checksum files of a directory; the options lookupd and nsqd"
+            " get messages from running nodes"
+        )
+    return verifies
 
 
 def _optional(given: Mapping[str, str], name: str, parse: Callable[[str, str], _T]) -> _T | None:

@@ -19,7 +19,8 @@ CORRUPTION_SCHEMA = StructType(
         StructField("segment", LongType(), True),
         StructField("offset", LongType(), True),
         StructField("bytes", LongType(), True),
-        # torn, damaged, lost (in a .bad file); missing, short, unsynced, metadata, unreachable
+        # torn, damaged, denied, lost (in a .bad file); missing, short, unsynced, metadata,
+        # unreachable
         StructField("kind", StringType(), False),
         StructField("reason", StringType(), False),
         StructField("path", StringType(), False),

@@ -8,17 +8,20 @@ the file were cut short). Each window becomes one batch.
 
 import logging
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from diskqueue.checksums.audit import Denied
 from diskqueue.salvage import find_spans
 from diskqueue.segment import PREFIX, PREFIX_BYTES, Damage, RecordLimits, find_damage
 from spark_jobs.object_store import AMBIENT, StoreSettings
 from spark_jobs.read.columns import DAMAGE_COLUMN, Constants
+from spark_jobs.read.files.denied import REASON, find_denied
 from spark_jobs.read.files.directory import Directory
 from spark_jobs.read.files.due import DueTimes
 from spark_jobs.read.files.identity import find_generation, is_still
@@ -106,7 +109,7 @@ class DamagePartition(InputPartition):
 class Corruption:
     """Bytes of a segment that are no record."""
 
-    kind: str  # "torn", "damaged", "lost" (in a `.bad` file) or "unreachable" (its node)
+    kind: str  # "torn", "damaged", "denied", "lost" (in a `.bad` file) or "unreachable" (its node)
     slice: SegmentSlice
     offset: int
     byte_count: int
@@ -243,13 +246,33 @@ def _scan_local(
 ) -> Iterator[Records | Corruption]:
     directory = Directory(each.directory, each.store)
     if each.constants.is_bad:
-        yield from _salvage(each, directory.read_whole(each.file_name), options.limits)
+        data = directory.read_whole(each.file_name)
+        denied: list[Denied] = []
+        if options.verifies_checksums:
+            read_at = partial(_read_part, data)
+            denied = find_denied(directory, each.file_name, read_at, 0, len(data))
+        yield from _salvage(each, data, options.limits, denied)
         return
     with directory.open_file(each.file_name) as file:
         if each.identity and not is_still(directory, each.queue_name, each.identity):
             _report_lost(each, _CONSUMED, fails=options.fails_on_data_loss)
             return
-        yield from _Walk(each, file, buffer, options.limits).records()
+        walk = _Walk(each, file, buffer, options.limits)
+        if not options.verifies_checksums:
+            yield from walk.records()
+            return
+        position = each.start
+        end = min(each.end, file.size())
+        for part in find_denied(directory, each.file_name, walk.read_at, each.start, end):
+            good = replace(each, start=position, end=part.start)
+            yield from _Walk(good, file, buffer, options.limits).records()
+            yield Corruption("denied", each, part.start, part.end - part.start, REASON)
+            position = part.end
+        yield from _Walk(replace(each, start=position), file, buffer, options.limits).records()
+
+
+def _read_part(data: bytes | mmap.mmap, size: int, offset: int) -> bytes:
+    return data[offset : offset + size]
 
 
 def _scan_remote(
@@ -318,7 +341,7 @@ class _Walk:
             if len(offsets):
                 yield Records(self._buffer, size, offsets, end, base=position)
             else:
-                damage = find_damage(self._read_at, position, self._end, self._limits)
+                damage = find_damage(self.read_at, position, self._end, self._limits)
                 if damage is not None:
                     yield self._corruption(damage, position)
                     return
@@ -336,7 +359,7 @@ class _Walk:
         return Corruption(kind, self._slice, position, self._slice.end - position, damage.reason)
 
     def _read_record(self, position: int) -> bytearray:
-        (length,) = PREFIX.unpack(self._read_at(PREFIX_BYTES, position))
+        (length,) = PREFIX.unpack(self.read_at(PREFIX_BYTES, position))
         record = bytearray(PREFIX_BYTES + length)
         if self._read(record, position, len(record)) < len(record):
             raise SegmentLostError(
@@ -344,7 +367,7 @@ class _Walk:
             )
         return record
 
-    def _read_at(self, size: int, position: int) -> bytes:
+    def read_at(self, size: int, position: int) -> bytes:
         """Read so many bytes at an offset; fewer only at the end of the file."""
         data = bytearray(size)
         return bytes(data[: self._read(data, position, size)])
@@ -363,12 +386,18 @@ class _Walk:
 
 
 def _salvage(
-    each: SegmentSlice, data: bytes | mmap.mmap, limits: RecordLimits
+    each: SegmentSlice,
+    data: bytes | mmap.mmap,
+    limits: RecordLimits,
+    denied: Sequence[Denied] = (),
 ) -> Iterator[Records | Corruption]:
     """Yield the records of a `.bad` file, also those behind damage, and the bytes between them."""
     records: list[bytes] = []
     offsets: list[int] = []
     for span in find_spans(data, limits.max_record_bytes):
+        if any(part.start < span.end and span.start < part.end for part in denied):
+            yield Corruption("denied", each, span.start, span.end - span.start, REASON)
+            continue
         if not span.is_kept:
             reason = "not a record; salvage went on behind it"
             yield Corruption("lost", each, span.start, span.end - span.start, reason)
