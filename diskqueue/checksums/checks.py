@@ -428,7 +428,8 @@ def find_torn(data: bytes, base: int) -> int | None:
             run_end < end and run_end - last_sector <= _MAX_CHANCE_ZEROS
         )
         # The first bytes of a length are zeros in any case.
-        if is_at_sector and run_end - run_start > PREFIX_BYTES:
+        is_length = position == base and run_end - base < PREFIX_BYTES
+        if is_at_sector and not is_length:
             return position
         position = max(run_end, stop)
     return None

@@ -196,8 +196,13 @@ class TestTorn:
 
         assert find_torn(data, 512 * 7) == 512 * 7 + start
 
-    def test_the_rest_of_a_sector_at_the_end_is_seen(self) -> None:
-        assert find_torn(self.DATA[:1024] + bytes(100), 0) == 1024
+    @pytest.mark.parametrize("count", [1, 3, 4, 100])
+    def test_the_rest_of_a_sector_at_the_end_is_seen(self, count: int) -> None:
+        assert find_torn(self.DATA[:1024] + bytes(count), 0) == 1024
+
+    def test_a_length_that_a_sector_begins_with_is_no_hole(self) -> None:
+        assert find_torn(bytes(2) + b"\x01\x00" + self.DATA, 510) is None
+        assert find_torn(bytes(3) + b"\x40" + self.DATA, 509) is None
 
     def test_zeros_of_a_message_are_its_own(self) -> None:
         data = self.DATA[:900] + bytes(1500) + self.DATA[2400:]
