@@ -37,6 +37,12 @@ segment first. A failed write leaves no trace: the file is cut back and the posi
 fsync ends the segment: the kernel may have dropped pages that it will not report again, so no
 record is put behind them.
 
+Checksums (`checksums`, if the owner wants them) stand in a file beside each segment, an entry for
+each append, written right behind its records. They say exactly which records are damaged, so that
+these are left out and no others, and what go-diskqueue's format cannot tell: a changed body. They
+never make a record unreadable: one without a checksum is judged by its shape, as without them,
+but for a write that a power cut seems to have torn. `docs/contract/diskqueue.md` weighs the cases.
+
 One thread owns the queue. `SyncJob.run` may work in another one; it locks out `empty`, `close` and
 `delete`, which change the same files. `AppendJob.run` may work in a third; these three cancel it.
 """

@@ -13,6 +13,7 @@ writers may use others), and another record or the end behind it. From that foll
 * that bytes with the length of a record are none (`find_stranger`).
 
 Two changes stay unseen: a length that grew by exactly the records behind it, and a changed body.
+Checksums see both (`checksums`), where a segment has them.
 This module has no state and never writes.
 """
 
