@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Self
 
 from tests.support.daemon_process import HOST, PATIENCE_S
+from tests.support.faults.plan import pair_ports
 from tests.support.http_client import HttpClient
 from tests.support.v2_client import (
     ERROR,
@@ -76,9 +77,9 @@ class TcpLink(V2Client):
 
     @property
     def port(self) -> int:
-        """This end."""
-        port: int = self._writer.get_extra_info("sockname")[1]
-        return port
+        """Both ends, see `pair_ports`."""
+        own: int = self._writer.get_extra_info("sockname")[1]
+        return pair_ports(self._writer.get_extra_info("peername")[1], own)
 
     def abort(self) -> None:
         """Break the connection off."""
@@ -125,7 +126,7 @@ class HttpLink:
         """
         with _ending():
             client = await HttpClient.connect((HOST, port))
-        return cls(client, client.local_port)
+        return cls(client, pair_ports(port, client.local_port))
 
     def __enter__(self) -> Self:
         return self

@@ -64,6 +64,11 @@ class Rule:
         return self._count == self.first or (self.is_lasting and self._count > self.first)
 
 
+def pair_ports(nsqd_port: int, client_port: int) -> int:
+    """Both ends of a connection in one number: clients of TCP and HTTP may have the same port."""
+    return nsqd_port << 16 | client_port
+
+
 def kind_of(path: str) -> str:
     """What a file of the data directory is, by its path there; a temporary one is what it becomes.
 

@@ -21,7 +21,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from tests.support.faults.journal import JournalWriter
-from tests.support.faults.plan import SEND, STALL_S, Rule, kind_of
+from tests.support.faults.plan import SEND, STALL_S, Rule, kind_of, pair_ports
 
 EXIT_BYPASSED = 97
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
@@ -385,7 +385,10 @@ class WatchedDisk:
         sent = self._sent.get(sock)
         if sent is None:
             is_internet = sock.family in (socket.AF_INET, socket.AF_INET6)
-            sent = self._sent[sock] = [sock.getpeername()[1] if is_internet else 0, 0]
+            ports = 0
+            if is_internet:
+                ports = pair_ports(sock.getsockname()[1], sock.getpeername()[1])
+            sent = self._sent[sock] = [ports, 0]
         self._record("send", sent[0], sent[1] + count)
         return sent
 
