@@ -42,6 +42,7 @@ from diskqueue.segment import PREFIX, PREFIX_BYTES, ReadAt
 _READ_BYTES = 64 * 1024
 # So many entries are compared with a segment, to tell whether they are about it.
 _MAX_SAMPLES = 256
+_FEW_ENTRIES = 4
 # How far to look for records that have moved, if no entry tells where the next ones begin.
 _SEARCH_BYTES = 8 * 1024 * 1024
 SECTOR_BYTES = 512
@@ -251,8 +252,11 @@ class SegmentChecks:
         if self._is_proven is None:
             entries = list(self._pending)
             step = -(-len(entries) // _MAX_SAMPLES) or 1
+            is_alone = len(entries) <= _FEW_ENTRIES
             self._is_proven = any(
-                each.is_about(self._read_segment(each.end - each.start, each.start))
+                each.is_about(
+                    self._read_segment(each.end - each.start, each.start), is_alone=is_alone
+                )
                 for each in entries[::step]
             )
             if not self._is_proven:

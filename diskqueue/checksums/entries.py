@@ -2,7 +2,8 @@
 
     offset  size
     0       4     "DQC1"
-    4       4     number of records, n
+    4       2     number of records, n
+    6       2     of a single record: the lower half of the CRC32 of its second half
     8       8     where in the segment the first record begins
     16      4     number of bytes, the length prefixes included
     20      4     CRC32 of the first 30 bytes: length, timestamp, attempts and id of a message
@@ -40,7 +41,7 @@ IDENTITY_BYTES = 30
 MAX_RECORDS = 1024
 MAX_BYTES = 64 * 1024
 
-_head = Struct(">4sIQIII")
+_head = Struct(">4sHHQIII")
 _crc = Struct(">I")
 _prefix = Struct(">i")
 HEAD_BYTES = _head.size
@@ -76,6 +77,7 @@ class Entry(NamedTuple):
     details: bytes
     # It has no checksums, but says that no sync is known to have covered the bytes.
     is_doubt: bool = False
+    half_crc: int = 0
 
     def records(self) -> list[Expected]:
         """Return the records that it is about."""
@@ -91,13 +93,19 @@ class Entry(NamedTuple):
             for start, end, crc in zip(bounds, bounds[1:], numbers[count:], strict=False)
         ]
 
-    def is_about(self, data: bytes) -> bool:
+    def is_about(self, data: bytes, *, is_alone: bool = False) -> bool:
         """Tell whether these bytes are its records, be they damaged.
 
         Other bytes were written there since: by go-diskqueue, or after a power cut that took the
         records and left the entry. So it says nothing about them.
+
+        Args:
+            is_alone: no other entry can tell, so half of a record will do, and 16 bits.
         """
         if crc32(data[:IDENTITY_BYTES]) == self.identity_crc:
+            return True
+        is_whole = len(data) == self.end - self.start
+        if is_alone and not self.details and is_whole and _half_crc(data) == self.half_crc:
             return True
         # The rest is as it was, if it leads from the one checksum to the other.
         if crc32(memoryview(data)[IDENTITY_BYTES:], self.identity_crc) == self.crc:
@@ -143,7 +151,7 @@ def may_look_torn(data: bytes | memoryview) -> bool:
 
 def encode_doubt(seed: int, start: int, size: int) -> bytes:
     """Return the entry that no sync is known to have covered some bytes."""
-    entry = _head.pack(MAGIC, 0, start, min(size, 0xFFFFFFFF), 0, 0)
+    entry = _head.pack(MAGIC, 0, 0, start, min(size, 0xFFFFFFFF), 0, 0)
     return entry + _crc.pack(crc32(entry, seed))
 
 
@@ -158,7 +166,7 @@ def encode(seed: int, start: int, data: bytes | memoryview, lengths: Sequence[in
     if len(lengths) == 1:
         identity_crc = crc32(data[:IDENTITY_BYTES])
         crc = crc32(_rest(data), identity_crc)
-        entry = _head.pack(MAGIC, 1, start, len(data), identity_crc, crc)
+        entry = _head.pack(MAGIC, 1, _half_crc(data), start, len(data), identity_crc, crc)
         return entry + _crc.pack(crc32(entry, seed))
     if len(lengths) <= MAX_RECORDS and len(data) <= MAX_BYTES:
         return _encode_many(seed, start, data, lengths)
@@ -173,6 +181,11 @@ def encode(seed: int, start: int, data: bytes | memoryview, lengths: Sequence[in
         entries.append(encode(seed, start + position, view[position:end], lengths[first:stop]))
         first, position = stop, end
     return b"".join(entries)
+
+
+def _half_crc(data: bytes | memoryview) -> int:
+    half = len(data) // 2
+    return crc32(data[half:] if half < _COPY_BYTES else memoryview(data)[half:]) & 0xFFFF
 
 
 def _rest(data: bytes | memoryview) -> bytes | memoryview:
@@ -190,7 +203,7 @@ def _encode_many(seed: int, start: int, data: bytes | memoryview, lengths: Seque
     numbers.extend(array("I", map(crc32, map(BytesIO(data).read, lengths))))
     if _IS_LITTLE:
         numbers.byteswap()
-    head = _head.pack(MAGIC, len(lengths), start, len(data), identity_crc, crc)
+    head = _head.pack(MAGIC, len(lengths), 0, start, len(data), identity_crc, crc)
     entry = head + numbers.tobytes()
     return entry + _crc.pack(crc32(entry, seed))
 
@@ -199,7 +212,7 @@ def decode(data: bytes, offset: int, seed: int) -> tuple[Entry, int] | None:
     """Return the entry at an offset and where it ends; None if there is no whole one."""
     if len(data) - offset < MIN_ENTRY_BYTES:
         return None
-    magic, count, start, size, identity_crc, crc = _head.unpack_from(data, offset)
+    magic, count, half_crc, start, size, identity_crc, crc = _head.unpack_from(data, offset)
     if magic != MAGIC or count > MAX_RECORDS:
         return None
     details_end = offset + HEAD_BYTES + (count * _DETAIL_BYTES if count > 1 else 0)
@@ -210,7 +223,8 @@ def decode(data: bytes, offset: int, seed: int) -> tuple[Entry, int] | None:
     if crc32(memoryview(data)[offset:details_end], seed) != own_crc:
         return None
     details = data[offset + HEAD_BYTES : details_end]
-    return Entry(start, start + size, identity_crc, crc, details, is_doubt=not count), end
+    entry = Entry(start, start + size, identity_crc, crc, details, not count, half_crc)
+    return entry, end
 
 
 def iter_entries(data: bytes, seed: int, *, is_last: bool) -> Iterator[tuple[int, int, Entry]]:

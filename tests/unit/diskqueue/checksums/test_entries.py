@@ -26,7 +26,8 @@ def decode_all(content: bytes, seed: int = SEED) -> list[entries.Entry]:
 def test_entry_of_one_record_has_32_bytes_as_described() -> None:
     data, content = encode([40], start=7)
 
-    head = b"DQC1" + struct.pack(">IQIII", 1, 7, len(data), zlib.crc32(data[:30]), zlib.crc32(data))
+    numbers = (7, len(data), zlib.crc32(data[:30]), zlib.crc32(data))
+    head = b"DQC1" + struct.pack(">HHQIII", 1, zlib.crc32(data[22:]) & 0xFFFF, *numbers)
     own_crc = zlib.crc32(head, zlib.crc32(b"t.3"))
     assert content == head + struct.pack(">I", own_crc)
 
@@ -93,6 +94,16 @@ def test_entry_is_about_damaged_records_and_not_about_others() -> None:
     assert entry.is_about(data[:-1] + b"\0")  # the body is damaged
     assert entry.is_about(b"\xff" * 30 + data[30:])  # the header is
     assert not entry.is_about(other)
+    assert not entry.is_about(other, is_alone=True)
+
+
+def test_half_of_a_lonely_record_is_enough() -> None:
+    data, content = encode([200])
+    [entry] = decode_all(content)
+    noise = data[:16] + b"\xff" * 40 + data[56:]
+
+    assert not entry.is_about(noise)
+    assert entry.is_about(noise, is_alone=True)
 
 
 def test_unfinished_entry_waits_for_the_rest() -> None:
