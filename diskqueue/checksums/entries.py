@@ -6,7 +6,7 @@
     6       2     of a single record: the lower half of the CRC32 of its second half
     8       8     where in the segment the first record begins
     16      4     number of bytes, the length prefixes included
-    20      4     CRC32 of the first 30 bytes: length, timestamp, attempts and id of a message
+    20      4     CRC32 of the first 14 bytes: length, timestamp in ns and attempts of a message
     24      4     CRC32 of all bytes
     28      4n    the size of each record with its prefix      (both lists only if n is not 1)
     ...     4n    CRC32 of each record with its prefix
@@ -36,7 +36,7 @@ from zlib import crc32
 
 MAGIC = b"DQC1"
 # The first bytes of a record, which tell its message from all others.
-IDENTITY_BYTES = 30
+IDENTITY_BYTES = 14
 # An entry is read and checked as a whole: the records of a large append are divided among several.
 MAX_RECORDS = 1024
 MAX_BYTES = 64 * 1024
