@@ -163,12 +163,9 @@ class Round:
         code, output = check_directory(self.process.data_path)
         if code != 0:
             damage = [line for line in output.splitlines() if " DAMAGE " in line]
-            if self.ledger.had_open_drops or any(
-                "ENOSPC" in rule or ":*:*:" in rule for rule in self.plan
-            ):
+            if self.ledger.had_open_drops or any("ENOSPC" in rule for rule in self.plan):
                 # Killed while it removed files, now or before; or a full disk, where it deletes
-                # what is finished before it can write that down; or a disk on which everything
-                # failed for a while, removals too, which a later sync makes up for.
+                # what is finished before it can write that down.
                 damage = [line for line in damage if not line.endswith("segments are missing")]
             if any(rule.startswith("tear:") for rule in self.plan):
                 damage = [line for line in damage if "runs past the end" not in line]
