@@ -9,9 +9,10 @@ ARGS ?=
 CI_JOBS ?= 4
 MINUTES ?= 30
 SEEDS ?= 2000
+KILLS ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help run test coverage lint format bench bench-clients soak damage cluster bench-spark test-spark screenshots fuzz java chromium clean
+.PHONY: help run test coverage lint format bench bench-clients soak damage cluster stream-kills bench-spark test-spark screenshots fuzz java chromium clean
 
 help: ## list these targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +71,9 @@ soak: $(VENV)/.test ## kill nsqd and cut its power for MINUTES=30 (SEED=kill-1 p
 
 damage: $(VENV)/.test ## damage queue files in any place, SEEDS=2000 times, and look what is left
 	$(BIN)/python -m tests.crash.damage --seeds $(SEEDS) $(ARGS)
+
+stream-kills: $(VENV)/.test java ## kill a Spark query and its nsqd KILLS=20 times each, and count the rows
+	$(BIN)/python -m tests.spark.stream_kills --kills $(KILLS) $(ARGS)
 
 cluster: $(VENV)/.run ## watch 2 nsqlookupd, 3 nsqd and nsqadmin at work (ARGS="--chaos 3" kills one every 3 s)
 	$(BIN)/python -m bench.cluster $(ARGS)

@@ -4,23 +4,27 @@
 `append_job`, reads through `reader`, keeps count of finished records in `progress`, and is synced
 by a `sync_job` when its owner says so; `recovery` opens it.
 On disk: `layout` (names, metadata), `segment` (records), `checksums` (of records), `sidecar`
-(finished records), `sidecars` (identity), `envelope` (the message in a record). `intervals` is the
-set of finished records, `salvage` finds records at damage, `views` is for readers from outside,
+(finished records), `identity` (random names), `envelope` (the message in a record). `intervals` is
+the set of finished records, `salvage` finds records at damage, `views` is for readers from outside,
 `tools` and `__main__` are `python -m diskqueue`; `errors`. Called by nsqd's broker, Spark's readers
-and the command line. Synchronous; its only threads make fsyncs. Imports the standard library only.
+and the command line. Synchronous; its only threads make fsyncs. Imports no other package but isal.
 """
 
-from diskqueue.append_job import AppendJob, RecordChunk
-from diskqueue.errors import (
-    CorruptMetadataError,
-    CorruptSegmentError,
-    DiskQueueError,
-    QueueClosedError,
-    RecordTooLargeError,
-)
-from diskqueue.queue import DiskQueue
-from diskqueue.reader import ReadRecords
-from diskqueue.sync_job import SyncJob
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from diskqueue.append_job import AppendJob, RecordChunk
+    from diskqueue.errors import (
+        CorruptMetadataError,
+        CorruptSegmentError,
+        DiskQueueError,
+        QueueClosedError,
+        RecordTooLargeError,
+    )
+    from diskqueue.queue import DiskQueue
+    from diskqueue.reader import ReadRecords
+    from diskqueue.sync_job import SyncJob
 
 __all__ = [
     "AppendJob",
@@ -34,3 +38,26 @@ __all__ = [
     "RecordTooLargeError",
     "SyncJob",
 ]
+
+# The module of each name, imported with its first use: those who want the envelope, or text for
+# people, pay for no queue.
+_MODULES = {
+    "AppendJob": "append_job",
+    "CorruptMetadataError": "errors",
+    "CorruptSegmentError": "errors",
+    "DiskQueue": "queue",
+    "DiskQueueError": "errors",
+    "QueueClosedError": "errors",
+    "ReadRecords": "reader",
+    "RecordChunk": "append_job",
+    "RecordTooLargeError": "errors",
+    "SyncJob": "sync_job",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value

@@ -16,6 +16,7 @@ from itertools import islice
 from diskqueue import envelope, layout, salvage, segment
 from diskqueue.checksums import audit
 from diskqueue.checksums.entries import make_seed
+from diskqueue.checksums.marks import have_same_mark
 from diskqueue.errors import CorruptSegmentError
 from diskqueue.tools import check
 from diskqueue.tools.plain_text import escape_bytes
@@ -215,7 +216,9 @@ def _find_spans(path: str, data: mmap.mmap) -> Iterator[tuple[salvage.Span, byte
         return data[offset : offset + size]
 
     uncovered: int | None = None
-    for piece in audit.iter_pieces(read_at, checksums, make_seed(*name), 0, len(data)):
+    is_marked = have_same_mark(path, layout.checksum_path(path))
+    seed = make_seed(*name)
+    for piece in audit.iter_pieces(read_at, checksums, seed, 0, len(data), is_marked=is_marked):
         if not piece.is_covered:
             uncovered = piece.start if uncovered is None else uncovered
             continue

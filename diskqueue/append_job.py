@@ -27,6 +27,7 @@ from itertools import accumulate
 
 from diskqueue import layout
 from diskqueue.checksums.file import ChecksumFile
+from diskqueue.checksums.marks import mark
 from diskqueue.segment import SegmentState
 
 # Buffers that one call writes; the kernel takes 1024.
@@ -100,8 +101,10 @@ class Placement:
 
     def undo(self) -> None:
         """Cut the files off where they ended, as far as that is possible."""
-        with contextlib.suppress(OSError):
+        try:
             os.ftruncate(self.fd, self.offset)
+        except OSError:
+            self.segment.rest = self.offset
         if self.checksums is not None and self.has_checksums_written:
             self.checksums.undo()
 
@@ -156,11 +159,6 @@ class AppendJob:
     def size_bytes(self) -> int:
         """How many bytes are written."""
         return sum(placement.size_bytes for placement in self.placements)
-
-    @property
-    def last_number(self) -> int:
-        """The number of the newest segment that the job writes to."""
-        return self.placements[-1].segment.number
 
     def run(self) -> None:
         """Write the bytes, unless the job is cancelled.
@@ -225,6 +223,8 @@ class AppendJob:
                 placement.is_new = not segment.exists
             if placement.checksums is not None:
                 placement.checksums.open(is_new=placement.is_new)
+                if placement.is_new:
+                    mark(placement.fd, placement.checksums.fd)
             return True
 
 
@@ -288,13 +288,21 @@ def _divide(lengths: Sequence[int], used: int, max_bytes_per_file: int) -> list[
 
 
 def open_segment(segment: SegmentState, path: str, logger: logging.Logger) -> int:
-    """Open a segment to write to it; make the file if the segment has none.
+    """Open a segment to write to it, without the rest of a failed append; make it if need be.
 
     Raises:
-        OSError: the file can be neither opened nor made.
+        OSError: the file can be neither opened nor made, or the rest not be cut off.
     """
     if segment.exists:
-        return os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        if segment.rest is not None:
+            try:
+                os.ftruncate(fd, segment.rest)
+            except OSError:
+                os.close(fd)
+                raise
+            segment.rest = None
+        return fd
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
         return os.open(path, flags, layout.FILE_MODE)

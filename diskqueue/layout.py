@@ -10,7 +10,8 @@ go-diskqueue ignores these, which are ours alone and may be missing:
     NAME.diskqueue.finished                  finished records behind the read position: `sidecar`
     NAME.diskqueue.finished.<random>.tmp     the same while it is being written
     NAME.diskqueue.due, .due.old             when deferred messages are due: nsqd's `due_log`
-    NAME.diskqueue.generation                which queue of that name this is: `sidecars`
+    NAME.diskqueue.causes, .causes.old       where dead letters come from: nsqd's `causes`
+    NAME.diskqueue.generation                which queue of that name this is: `identity`
     NAME.diskqueue.000042.crc                the checksums of segment 42: `checksums`
     NAME.diskqueue.000042.crc.bad            those of 000042.dat.bad, for `salvage`
 
@@ -39,9 +40,20 @@ _FILE_NAME = re.compile(
     # As "%06d" writes numbers up to MAX_NUMBER: another spelling of one, with more zeros or digits
     # of another script, would be opened under a name that no file has.
     r"(?:(?P<number>[0-9]{6}|[1-9][0-9]{6,17})\.(?P<ending>dat|crc)(?P<bad>\.bad(?:\.[0-9]+)?)?"
-    r"|(?P<kind>meta\.dat|finished|due|due\.old|generation)(?P<temporary>\.[0-9]+\.tmp)?)",
+    r"|(?P<kind>meta\.dat|finished|due|due\.old|causes|causes\.old|generation)"
+    r"(?P<temporary>\.[0-9]+\.tmp)?)",
     re.DOTALL,
 )
+# The fields of `QueueFiles` that say that there are such.
+_FIELDS = {
+    "meta.dat": "has_metadata",
+    "finished": "has_finished",
+    "due": "has_due",
+    "due.old": "has_due",
+    "causes": "has_causes",
+    "causes.old": "has_causes",
+    "generation": "has_generation",
+}
 # Files and positions go no farther: half of an int64, so that counting on from one stays within it.
 MAX_NUMBER = 1 << 62
 # Nineteen digits are enough for every int64, the type that go-diskqueue scans.
@@ -74,6 +86,7 @@ class QueueFiles:
     has_metadata: bool = False
     has_finished: bool = False
     has_due: bool = False
+    has_causes: bool = False
     has_generation: bool = False
     segments: dict[int, int] = field(default_factory=dict)  # number -> size in bytes
     # The numbers of the segments that have a checksum file, or had one.
@@ -111,6 +124,11 @@ def finished_path(directory: str, name: str) -> str:
 def due_path(directory: str, name: str) -> str:
     """Return the path of the log of due times, which nsqd keeps beside the queue."""
     return f"{directory}/{name}.diskqueue.due"
+
+
+def causes_path(directory: str, name: str) -> str:
+    """Return the path of the causes of dead letters, which nsqd keeps beside the queue."""
+    return f"{directory}/{name}.diskqueue.causes"
 
 
 def generation_path(directory: str, name: str) -> str:
@@ -248,14 +266,8 @@ def _add_file(files: QueueFiles, match: re.Match[str], path: str) -> None:
             files.segments[int(match["number"])] = size
     elif match["temporary"]:
         files.temporary_files.append(path)
-    elif match["kind"] == "finished":
-        files.has_finished = True
-    elif match["kind"] in ("due", "due.old"):
-        files.has_due = True
-    elif match["kind"] == "generation":
-        files.has_generation = True
     else:
-        files.has_metadata = True
+        setattr(files, _FIELDS[match["kind"]], True)
 
 
 def _sort(files: QueueFiles) -> QueueFiles:

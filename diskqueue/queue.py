@@ -53,7 +53,7 @@ from collections.abc import Iterable, Sequence
 
 from diskqueue import layout
 from diskqueue.append_job import AppendJob, RecordChunk
-from diskqueue.checksums.failures import ChecksumFailures
+from diskqueue.checksums.verifier import ChecksumFailures
 from diskqueue.errors import CorruptSegmentError, QueueClosedError, RecordTooLargeError
 from diskqueue.progress import Progress
 from diskqueue.reader import Reader, ReadRecords
@@ -214,9 +214,12 @@ class DiskQueue:
             raise QueueClosedError
         if not lengths:
             return
+        shortest = longest = lengths[0]
+        if lengths.count(shortest) < len(lengths):
+            shortest, longest = min(lengths), max(lengths)
         if (
-            min(lengths) < self._limits.min_record_bytes + PREFIX_BYTES
-            or max(lengths) > self._max_append_bytes + PREFIX_BYTES
+            shortest < self._limits.min_record_bytes + PREFIX_BYTES
+            or longest > self._max_append_bytes + PREFIX_BYTES
         ):
             _reject(lengths, self._limits.min_record_bytes, self._max_append_bytes)
         assert sum(lengths) == len(data), "the lengths do not add up to the data"
@@ -491,14 +494,13 @@ class DiskQueue:
         file.
 
         Raises:
-            OSError: a file could not be removed.
+            OSError: a file could not be removed. The queue is empty and open.
         """
         if not self._is_open:
             return False
-        try:
-            return self._durability.remove_files()
-        finally:
-            self._close_files()
+        was_there = self._durability.remove_files()
+        self._close_files()
+        return was_there
 
     def _close_files(self) -> None:
         self._is_open = False

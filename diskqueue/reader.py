@@ -23,8 +23,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from diskqueue import layout, salvage
-from diskqueue.checksums.failures import ChecksumFailures
-from diskqueue.checksums.verifier import Place, Verdict, Verifier
+from diskqueue.checksums.verifier import ChecksumFailures, Place, Verdict, Verifier
 from diskqueue.errors import CorruptSegmentError
 from diskqueue.intervals import Interval
 from diskqueue.segment import (

@@ -71,6 +71,7 @@ class SegmentState:
         "is_suspect",
         "next",
         "number",
+        "rest",
         "synced_end",
     )
 
@@ -82,6 +83,9 @@ class SegmentState:
         self.damage: str | None = None
         # The newest segment has a number before it has a file.
         self.exists = exists
+        # Where bytes of an append that failed may stand, behind all records, or None. They are cut
+        # off before another record is put there, and when the segment is complete.
+        self.rest: int | None = None
         # Bytes were appended that no fsync covers yet.
         self.is_dirty = False
         # An fsync failed: the kernel may have dropped the bytes behind `synced_end` and call them

@@ -245,6 +245,8 @@ class Fingerprints:
         self._name = name
         self._number = -1
         self._fd = -1
+        # Why the last fingerprint that was not found could not be read, if there was a file.
+        self.error: OSError | None = None
 
     def __enter__(self) -> "Fingerprints":
         return self
@@ -265,8 +267,10 @@ class Fingerprints:
                 self._number = number
             return fingerprint(self._fd, offset)
         except FileNotFoundError:
+            self.error = None
             return None
         except OSError as error:
+            self.error = error
             _logger.warning(
                 "diskqueue finished records not written down queue=%s file=%d offset=%d error=%s",
                 self._name,

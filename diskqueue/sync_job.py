@@ -13,7 +13,8 @@ The order of the steps makes a crash between any two of them harmless:
 3. replace the sidecar of finished records, which is good for the old metadata too;
 4. replace the metadata;
 5. remove the sidecar if no record is finished behind the new read position;
-6. delete the segments that have no unfinished record;
+6. delete the segments that have no unfinished record; before, write down which the newest of them
+   is and where it ended (`identity`), for readers that keep positions;
 7. write the generation of a queue that has none yet.
 
 On a full disk steps 3 and 4 have no room, and would never get any if they had to come before step
@@ -28,17 +29,18 @@ import contextlib
 import errno
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import NamedTuple
 
 from diskqueue import layout
+from diskqueue.identity import Generation
 from diskqueue.intervals import Intervals
 from diskqueue.progress import Progress, Run, Snapshot
 from diskqueue.recovery import Recovered
 from diskqueue.segment import SegmentState
 from diskqueue.sidecar import NO_FINGERPRINT, Block, Fingerprints, Position, Sidecar, encode_body
-from diskqueue.sidecars.generation import Generation
 from diskqueue.views.pins import Pins
 from diskqueue.writer import FsyncTarget, Writer
 
@@ -80,11 +82,18 @@ class FinishedPlan:
     candidates: tuple[SegmentState, ...]
 
     def work_out(self, directory: str, name: str) -> SidecarUpdate:
-        """Work out the content of the sidecar; takes the time of the runs that have changed."""
+        """Work out the content of the sidecar; takes the time of the runs that have changed.
+
+        Raises:
+            OSError: the record at the read position cannot be read. Without its fingerprint the
+                sidecar is not believed, and segments that it calls deleted would seem to be lost.
+        """
         with Fingerprints(directory, name) as fingerprints:
             found = list(self.snapshot.find_blocks(fingerprints)) if self.snapshot else []
             read_crc = fingerprints.find(*self.read)
         consumed = self._find_consumed([(run, block) for run, block, _ in found])
+        if fingerprints.error is not None and read_crc is None and (consumed or self.gaps):
+            raise fingerprints.error
         numbers = Intervals.of_numbers(entry.segment.number for entry in consumed)
         body = encode_body(
             self.read,
@@ -172,8 +181,9 @@ class SyncJob:
     append_count: int
     commit_count: int
     lock: threading.Lock
-    # None if it is stored, or the queue has no records.
-    generation: Generation | None
+    generation: Generation
+    # It is not stored, and the queue has records.
+    stores_generation: bool
     pins: Pins
     is_cancelled: bool = field(default=False, init=False)
     are_segments_durable: bool = field(default=False, init=False)
@@ -203,7 +213,7 @@ class SyncJob:
             and self.finished is None
             and not self.sidecar.exists
             and not self.removals
-            and self.generation is None
+            and not self.stores_generation
             and not any(target.state.is_suspect for target in self.targets)
         )
 
@@ -255,7 +265,7 @@ class SyncJob:
             layout.fsync_directory(self.directory)
 
     def _store_generation(self) -> None:
-        if self.generation is not None:
+        if self.stores_generation:
             # The next sync tries again; a reader who asks for the generation is told the error.
             with contextlib.suppress(OSError):
                 self.generation.ensure()
@@ -268,6 +278,12 @@ class SyncJob:
 
     def _delete_segments(self, consumed: list[Consumed]) -> None:
         """Delete those that were not deleted before."""
+        newest = find_newest([*self.removals, *(entry.segment for entry in consumed)])
+        if newest is not None:
+            # A reader that is not told takes the segment for lost, and says so; a disk that is
+            # full must get its room all the same.
+            with contextlib.suppress(OSError):
+                self.generation.store_deleted(newest.number, newest.end)
         done_count = len(self.removed)
         for state, path in zip(
             self.removals[done_count:], self.removal_paths[done_count:], strict=True
@@ -378,7 +394,7 @@ class Durability:
         self._progress.complete_consumed_segment()
         job = self._make_job(with_metadata=True)
         # Not at a close: thousands of queues of another nsqd would each need their fsyncs for it.
-        job.generation = None
+        job.stores_generation = False
         return None if self._durable_text is not None and self._is_idle(job) else job
 
     def forget_all(self) -> None:
@@ -390,6 +406,7 @@ class Durability:
         self._writer.discard()
         self._progress.clear()
         self._progress.retired = segments
+        self._note_retired(segments)
         self.commit_count += 1  # a sync has something to do
 
     def remove_files(self) -> bool:
@@ -428,6 +445,7 @@ class Durability:
             metadata = layout.Metadata(depth, *read, end.number, end.end)
             finished = plan_finished(progress, read, self._durable_text)
             removals = list(progress.retired)
+            self._note_retired(removals)
         return SyncJob(
             directory=self._directory,
             name=self._name,
@@ -443,11 +461,15 @@ class Durability:
             append_count=self.append_count,
             commit_count=self.commit_count,
             lock=self._lock,
-            generation=self.generation
-            if self._needs_generation(with_metadata=with_metadata)
-            else None,
+            generation=self.generation,
+            stores_generation=self._needs_generation(with_metadata=with_metadata),
             pins=self.pins,
         )
+
+    def _note_retired(self, segments: Sequence[SegmentState]) -> None:
+        newest = find_newest(segments)
+        if newest is not None:
+            self.generation.note_retired(newest.number, newest.end)
 
     def _needs_generation(self, *, with_metadata: bool) -> bool:
         return self._stores_generation and with_metadata and not self.generation.is_stored
@@ -480,6 +502,12 @@ class Durability:
         del self._progress.retired[: len(job.removed)]
         for entry in job.deleted:
             self._progress.note_deleted(entry.segment, entry.ordinals)
+
+
+def find_newest(segments: Iterable[SegmentState]) -> SegmentState | None:
+    """Return the newest of segments that are given up, but for damaged ones: these are kept."""
+    whole = (segment for segment in segments if segment.damage is None)
+    return max(whole, key=attrgetter("number"), default=None)
 
 
 def remove_queue(directory: str, name: str, segments: Iterable[SegmentState], pins: Pins) -> bool:

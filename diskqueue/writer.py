@@ -1,7 +1,8 @@
 """The writing end of a queue: the newest segment, and the rule when to begin another.
 
 `DiskQueue` owns the one `Writer` of a queue. The write position is `SegmentState.end`, and every
-write names its offset, so the rest of a failed write is overwritten if it cannot be cut off.
+write names its offset. The rest of a failed write is cut off: at once, or if the disk does not let
+it, before the next write to that file, and at the latest by the sync that covers the segment.
 """
 
 import contextlib
@@ -22,6 +23,7 @@ from diskqueue.append_job import (
     write_buffers,
 )
 from diskqueue.checksums.file import ChecksumFile
+from diskqueue.checksums.marks import mark
 from diskqueue.checksums.syncing import fsync_both
 from diskqueue.segment import PREFIX_BYTES, RecordLimits, SegmentState, split_records, walk
 
@@ -70,6 +72,10 @@ class FsyncTarget:
         state = self.state
         checksums = self.checksums
         try:
+            if state.rest is not None and state.next is not None:
+                with contextlib.suppress(FileNotFoundError):
+                    os.truncate(self.path, state.rest)
+                state.rest = None
             if state.is_suspect:
                 _rewrite(self.path, state.synced_end, self.size_bytes)
                 if checksums is not None:
@@ -150,13 +156,14 @@ class Writer:
             return
         if self._fd < 0:
             self._fd = self._open(segment)
-        _write_or_undo(self._fd, data, position)
-        if segment.checksums is not None:
-            try:
+        try:
+            layout.write_all(self._fd, data, position)
+            if segment.checksums is not None:
                 segment.checksums.append(position, data, lengths)
-            except OSError:
-                _cut_off(self._fd, position)
-                raise
+        except OSError:
+            _cut_off(self._fd, segment)
+            self._close_rests()
+            raise
         segment.end = position + len(data)
         if not segment.is_dirty:
             segment.is_dirty = True
@@ -180,7 +187,8 @@ class Writer:
             if segment.checksums is not None:
                 segment.checksums.write(_encode(segment.checksums, buffers, segment.end))
         except OSError:
-            _cut_off(self._fd, segment.end)
+            _cut_off(self._fd, segment)
+            self._close_rests()
             raise
         segment.end += sum(map(len, buffers))
         self._mark_dirty(segment)
@@ -225,10 +233,14 @@ class Writer:
         """
         if job is self.job:
             self.job = None
-        if job.is_cancelled or job.state is not JobState.WRITTEN:
-            return False
         first, *others = job.placements
         segment = first.segment
+        if job.is_cancelled and job.state is JobState.WRITTEN:
+            job.undo()
+        if job.state is not JobState.WRITTEN:
+            if segment is self.segment:
+                self._close_rests(first.checksums)
+            return False
         if others:
             self._crossing = _Crossing(
                 segment=segment,
@@ -263,6 +275,24 @@ class Writer:
             self._add_known_start(placement.offset)
         segment.end = placement.offset + placement.size_bytes
         self._mark_dirty(segment)
+
+    def _close_rests(self, copy: ChecksumFile | None = None) -> None:
+        """Have the current segment opened again by the next append if that must cut off a rest.
+
+        Args:
+            copy: of the checksums of the segment, if a job has failed to write to them.
+        """
+        segment = self.segment
+        checksums = segment.checksums
+        if checksums is not None and copy is not None:
+            checksums.has_rest |= copy.has_rest
+        if segment.rest is None and (checksums is None or not checksums.has_rest):
+            return
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        if checksums is not None:
+            checksums.close()
 
     def undo_append(self, size_bytes: int) -> SegmentState:
         """Take back the last append, with the files it made, so that a crash does not deliver it.
@@ -299,7 +329,7 @@ class Writer:
         # From the last one on, so that a crash in between leaves the beginning of the append.
         for created in reversed(crossing.created):
             self.release(created)
-            self._remove(created)
+            _remove(created, self.path_of(created), self._logger)
         if not is_cut:
             self._cut_back()
 
@@ -313,7 +343,7 @@ class Writer:
                 os.close(self._fd)
                 self._fd = -1
             self.release(segment)
-            if self._remove(segment):
+            if _remove(segment, self.path_of(segment), self._logger):
                 segment.exists = False
                 return
         else:
@@ -321,26 +351,13 @@ class Writer:
                 if self._fd < 0:
                     self._fd = self._open(segment)
                 os.ftruncate(self._fd, segment.end)
-            except OSError as error:
-                _tell_left_behind(self._logger, self.path_of(segment), error)
+            except OSError:
+                segment.rest = segment.end
             else:
+                self._close_rests()
                 return
         # A shorter append here would leave the rest of the old one behind it, not at a boundary.
         self._succeed(self._make_successor())
-
-    def _remove(self, segment: SegmentState) -> bool:
-        """Remove a file whose records must not come back; tell whether it is gone."""
-        path = self.path_of(segment)
-        try:
-            os.unlink(path)
-        except OSError as error:
-            try:
-                os.truncate(path, 0)
-            except OSError:
-                _tell_left_behind(self._logger, path, error)
-            return False
-        layout.remove_segment(path, has_checksums=segment.has_checksum_file)
-        return True
 
     def start_new_segment(self) -> None:
         """Make later appends go into a new segment, unless the current one is empty."""
@@ -492,19 +509,20 @@ class Writer:
     def _make_successor(self) -> SegmentState:
         """Return a segment for later appends; a job that writes to the current one is cancelled.
 
-        Its number is behind those that the job has taken: a file that is not yet gone is another's.
+        Its number may be one that the job had taken: a number that is left out would look like a
+        segment that is lost. If the job's file cannot be removed, `open_segment` sets it aside.
         """
-        number = self.segment.number
         if self.job is not None:
-            number = self.job.last_number
             self.job.cancel()
             self.job = None
-        return SegmentState(number + 1)
+        return SegmentState(self.segment.number + 1)
 
     def _succeed(self, successor: SegmentState) -> None:
         """Complete the current segment and make the other the current one."""
         segment = self.segment
         segment.next = successor
+        if not _cut_rest(segment, self.path_of(segment), self._logger):
+            self._mark_dirty(segment)  # the next sync tries again
         if self._fd >= 0:
             if segment.is_dirty and len(self.dirty) <= _MAX_OPEN_FDS:
                 segment.fd = self._fd
@@ -544,6 +562,8 @@ class Writer:
                     os.unlink(path)
             raise
         if not segment.exists:
+            if checksums is not None:
+                mark(fd, checksums.fd)
             segment.exists = True
             self.has_new_files = True
         return fd
@@ -572,12 +592,40 @@ def _encode(checksums: ChecksumFile, buffers: Iterable[bytes], position: int) ->
     return b"".join(entries)
 
 
-def _write_or_undo(fd: int, data: bytes | memoryview, position: int) -> None:
+def _cut_off(fd: int, segment: SegmentState) -> None:
+    """End a file again where its segment ends, behind which a write has failed."""
     try:
-        layout.write_all(fd, data, position)
+        os.ftruncate(fd, segment.end)
     except OSError:
-        _cut_off(fd, position)
-        raise
+        segment.rest = segment.end
+
+
+def _cut_rest(segment: SegmentState, path: str, logger: logging.Logger) -> bool:
+    """Cut off the rest of a failed append behind a segment; tell whether there is none."""
+    if segment.rest is not None:
+        try:
+            os.truncate(path, segment.rest)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            _tell_left_behind(logger, path, error)
+            return False
+        segment.rest = None
+    return True
+
+
+def _remove(segment: SegmentState, path: str, logger: logging.Logger) -> bool:
+    """Remove a file whose records must not come back; tell whether it is gone."""
+    try:
+        os.unlink(path)
+    except OSError as error:
+        try:
+            os.truncate(path, 0)
+        except OSError:
+            _tell_left_behind(logger, path, error)
+        return False
+    layout.remove_segment(path, has_checksums=segment.has_checksum_file)
+    return True
 
 
 def _tell_left_behind(logger: logging.Logger, path: str, error: OSError) -> None:
@@ -586,12 +634,6 @@ def _tell_left_behind(logger: logging.Logger, path: str, error: OSError) -> None
         path,
         error,
     )
-
-
-def _cut_off(fd: int, position: int) -> None:
-    """End a file again where an append has begun that failed, if that is possible."""
-    with contextlib.suppress(OSError):
-        os.ftruncate(fd, position)
 
 
 def _find_good_start(path: str, starts: Sequence[int], position: int, limits: RecordLimits) -> int:

@@ -1,7 +1,7 @@
 """Spark over nsqd's queues: a data source, a stream, a sink, and jobs that use them.
 
 source.py   the format nsq, made known by `register`
-option_values.py, tls.py, object_store.py  what its options may say
+option_values.py, tls.py, object_store.py, hadoop_settings.py  what its options may say
 read/       queues as rows: options, columns, batch and stream readers of files, and of a fleet
 write/      rows as messages: the sink, and the client that publishes
 ship/       history copied to where it may grow; pace.py, at a rate

@@ -19,6 +19,9 @@ STORE_OPTIONS = (
     "s3.accessKeyFile",
     "s3.secretKeyFile",
 )
+_KEY_OPTIONS = frozenset(
+    name.lower() for name in STORE_OPTIONS if name not in ("s3.endpoint", "s3.region")
+)
 _MAX_KEY_BYTES = 4096
 _ENDPOINT = re.compile(r"(?:https?://)?(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\])(?::[0-9]{1,5})?/?")
 # Arrow's name, and those of Hadoop.
@@ -198,6 +201,18 @@ def find_hadoop_options(get: Callable[[str], str | None]) -> dict[str, str]:
         for name in ("s3.accessKey", "s3.secretKey", "s3.sessionToken"):
             options.pop(name, None)
     return options
+
+
+def add_defaults(given: Mapping[str, str], defaults: Mapping[str, str]) -> dict[str, str]:
+    """Return options with those of a store that are not given; keys are not mixed."""
+    names = {name.lower() for name in given}
+    has_keys = not names.isdisjoint(_KEY_OPTIONS)
+    more = {
+        name: text
+        for name, text in defaults.items()
+        if name.lower() not in names and not (has_keys and name.lower() in _KEY_OPTIONS)
+    }
+    return {**more, **given}
 
 
 def is_s3(name: str) -> bool:

@@ -12,7 +12,7 @@ class Pace:
         self._free_at = time.monotonic()
 
     def wait(self, amount: int) -> None:
-        """Wait until what went before is paid for, then let this through."""
+        """Wait until the amounts before this one have had their time."""
         if self._rate is None:
             return
         now = time.monotonic()

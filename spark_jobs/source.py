@@ -51,7 +51,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from spark_jobs.object_store import find_hadoop_options
+from spark_jobs.hadoop_settings import session_settings
+from spark_jobs.object_store import add_defaults, find_hadoop_options
 from spark_jobs.read.columns import arrow_schema, message_schema
 from spark_jobs.read.files.corruption import CORRUPTION_SCHEMA
 from spark_jobs.read.fleet.options import PLACE_OPTIONS
@@ -64,10 +65,6 @@ from spark_jobs.write.options import SinkOptions, parse_sink_options
 from spark_jobs.write.sink import NsqStreamWriter, NsqWriter, check_sink_schema
 
 FORMAT = "nsq"
-_KEY_OPTIONS = (
-    *("s3.accesskey", "s3.secretkey", "s3.sessiontoken"),
-    *("s3.accesskeyfile", "s3.secretkeyfile"),
-)
 PUSHDOWN_SETTING = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -82,15 +79,8 @@ class NsqDataSource(DataSource):
         return FORMAT
 
     def _read_options(self, *, is_stream: bool = False) -> ReadOptions:
-        given = {name.lower() for name in self.options}
-        # The keys of a read are not mixed with those of the session.
-        has_keys = not given.isdisjoint(_KEY_OPTIONS)
-        more = {
-            name: text
-            for name, text in self.store_options.items()
-            if name.lower() not in given and not (has_keys and name.lower() in _KEY_OPTIONS)
-        }
-        return parse_read_options({**more, **self.options}, is_stream=is_stream)
+        given = add_defaults(self.options, self.store_options)
+        return parse_read_options(given, is_stream=is_stream)
 
     def schema(self) -> StructType:
         ignore_closed_pipes()
@@ -143,24 +133,13 @@ def register(spark: SparkSession, *, pushes_filters: bool = False) -> None:
     if pushes_filters:
         spark.conf.set(PUSHDOWN_SETTING, "true")
     kind = FilteringNsqDataSource if pushes_filters else NsqDataSource
-    found = find_hadoop_options(lambda name: _find_setting(spark, name))
+    found = find_hadoop_options(session_settings(spark))
     if found:
         # Made here, so that Spark's copy of the class has the value: it takes no class by its name
         # that no module has.
         attributes = {"store_options": found, "__module__": __name__}
         kind = cast(type[NsqDataSource], type(kind.__name__, (kind,), attributes))
     spark.dataSource.register(kind)
-
-
-def _find_setting(spark: SparkSession, name: str) -> str | None:
-    """Return one of Hadoop's settings: the session's own, or those that Spark was started with."""
-    for key in (name, f"spark.hadoop.{name}"):
-        text = spark.conf.get(key, None)
-        if text is not None:
-            return text
-    # Files of settings, such as core-site.xml, are known to Java alone; Spark Connect has none.
-    java = getattr(spark, "_jsc", None)
-    return None if java is None else java.hadoopConfiguration().get(name)
 
 
 @contextmanager

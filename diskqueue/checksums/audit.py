@@ -1,4 +1,4 @@
-"""A walk through a segment with its checksums: what is denied, what has none, what is damaged.
+"""A walk through a segment with its checksums: records denied, without one, damaged.
 
 For `python -m diskqueue`, which has the files before it, and for Spark, which reads them anywhere.
 """
@@ -11,6 +11,7 @@ from functools import partial
 from diskqueue import layout
 from diskqueue.checksums.checks import Denial, SegmentChecks
 from diskqueue.checksums.entries import iter_entries, make_seed
+from diskqueue.checksums.marks import have_same_mark
 from diskqueue.segment import DEFAULT_MAX_RECORD_BYTES, ReadAt
 
 _READ_BYTES = 1024 * 1024
@@ -27,7 +28,7 @@ class Denied:
 
 @dataclass(slots=True)
 class Audit:
-    """What the checksums of a segment say about it."""
+    """The verdict of the checksums on a segment."""
 
     denied: list[Denied] = field(default_factory=list)
     # Lengths that are wrong, of records that are right.
@@ -83,7 +84,9 @@ def audit(
         result.repeated_count = len(starts) - len(set(starts))
         size = os.fstat(fd).st_size
         result.missing_bytes = max(0, max((entry.end for *_, entry in entries), default=0) - size)
-        for piece in iter_pieces(partial(os.pread, fd), checksums, seed or 0, start, end):
+        is_marked = have_same_mark(fd, layout.checksum_path(segment_path))
+        read_at = partial(os.pread, fd)
+        for piece in iter_pieces(read_at, checksums, seed or 0, start, end, is_marked=is_marked):
             _add(result, piece)
         result.is_foreign = bool(starts) and result.uncovered == [(start, end)] and start < end
     finally:
@@ -117,25 +120,41 @@ class Piece:
 
 
 def iter_denied(
-    read_segment: ReadAt, checksums: bytes, seed: int, start: int, end: int
+    read_segment: ReadAt,
+    checksums: bytes,
+    seed: int,
+    start: int,
+    end: int,
+    *,
+    is_marked: bool = False,
 ) -> Iterator[Denied]:
     """Yield the parts of a segment whose records its checksums deny.
 
     Args:
         checksums: the content of the checksum file.
+        is_marked: the two files are known to belong together.
 
     Raises:
         OSError: the segment cannot be read.
     """
-    for piece in iter_pieces(read_segment, checksums, seed, start, end):
+    for piece in iter_pieces(read_segment, checksums, seed, start, end, is_marked=is_marked):
         if piece.denied_count:
             yield Denied(piece.start, piece.end, piece.denied_count)
 
 
 def iter_pieces(
-    read_segment: ReadAt, checksums: bytes, seed: int, start: int, end: int
+    read_segment: ReadAt,
+    checksums: bytes,
+    seed: int,
+    start: int,
+    end: int,
+    *,
+    is_marked: bool = False,
 ) -> Iterator[Piece]:
     """Cut a part of a segment into pieces, of which none is large, and none is left out.
+
+    Args:
+        is_marked: the two files are known to belong together.
 
     Raises:
         OSError: the segment cannot be read.
@@ -144,7 +163,10 @@ def iter_pieces(
     def read_checks(size: int, offset: int) -> bytes:
         return checksums[offset : offset + size]
 
-    checks = SegmentChecks(read_checks, read_segment, seed, DEFAULT_MAX_RECORD_BYTES)
+    checks = SegmentChecks(
+        *(read_checks, read_segment, seed, DEFAULT_MAX_RECORD_BYTES),
+        have_same_mark=lambda: is_marked,
+    )
     position = start
     size = _READ_BYTES
     while position < end:

@@ -10,9 +10,9 @@ Each place of a segment is one of these:
   checksum file is damaged. Its records are judged by their shape alone, as without checksums, and
   none reaches into a covered place.
 
-A checksum file none of whose entries is about the bytes in the segment (`Entry.is_about`) is of
-another segment, which had the same name: it says nothing. go-diskqueue leaves such files when a
-topic is deleted and made again.
+A checksum file none of whose entries is about the bytes in the segment (`Entry.is_about`), and that
+has not the segment's mark (`marks`), is of another segment, which had the same name: it says
+nothing. go-diskqueue leaves such files when a topic is deleted and made again.
 
 Entries stand in the order of the appends, so mostly the next one is about the next bytes, and one
 comparison clears tens of records. Anything else makes the whole checksum file be read
@@ -23,11 +23,12 @@ One reader of a queue owns a `SegmentChecks`, for the segment it stands in.
 
 import bisect
 from collections import deque
+from collections.abc import Callable
 from itertools import takewhile
 from typing import NamedTuple
-from zlib import crc32
 
 from diskqueue import salvage
+from diskqueue.checksums.crc import crc32
 from diskqueue.checksums.entries import (
     MAX_ENTRY_BYTES,
     Entry,
@@ -42,7 +43,6 @@ from diskqueue.segment import PREFIX, PREFIX_BYTES, ReadAt
 _READ_BYTES = 64 * 1024
 # So many entries are compared with a segment, to tell whether they are about it.
 _MAX_SAMPLES = 256
-_FEW_ENTRIES = 4
 # How far to look for records that have moved, if no entry tells where the next ones begin.
 _SEARCH_BYTES = 8 * 1024 * 1024
 SECTOR_BYTES = 512
@@ -86,17 +86,20 @@ class SegmentChecks:
         seed: int,
         max_record_bytes: int,
         *,
+        have_same_mark: Callable[[], bool] = lambda: False,
         position: int = 0,
         size_bytes: int = 0,
     ) -> None:
         """Args:
         read_checks: reads the checksum file.
         read_segment: reads the segment.
+        have_same_mark: tells whether the two files were made together.
         position: where in the segment to begin.
         size_bytes: of the checksum file, to find the place of `position` in it.
         """
         self._read_checks = read_checks
         self._read_segment = read_segment
+        self._have_same_mark = have_same_mark
         self._seed = seed
         self._max_record_bytes = max_record_bytes
         self._pending: deque[Entry] = deque()
@@ -175,6 +178,8 @@ class SegmentChecks:
             return True
         if first.is_about(self._read_segment(first.end - first.start, first.start)):
             return True
+        if self._have_same_mark():
+            return True
         self._load_all()
         return self._is_of_segment()
 
@@ -252,11 +257,8 @@ class SegmentChecks:
         if self._is_proven is None:
             entries = list(self._pending)
             step = -(-len(entries) // _MAX_SAMPLES) or 1
-            is_alone = len(entries) <= _FEW_ENTRIES
-            self._is_proven = any(
-                each.is_about(
-                    self._read_segment(each.end - each.start, each.start), is_alone=is_alone
-                )
+            self._is_proven = self._have_same_mark() or any(
+                each.is_about(self._read_segment(each.end - each.start, each.start))
                 for each in entries[::step]
             )
             if not self._is_proven:

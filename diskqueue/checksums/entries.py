@@ -3,7 +3,7 @@
     offset  size
     0       4     "DQC1"
     4       2     number of records, n
-    6       2     of a single record: the lower half of the CRC32 of its second half
+    6       2     0
     8       8     where in the segment the first record begins
     16      4     number of bytes, the length prefixes included
     20      4     CRC32 of the first 14 bytes: length, timestamp in ns and attempts of a message
@@ -32,7 +32,8 @@ from io import BytesIO
 from itertools import accumulate
 from struct import Struct
 from typing import NamedTuple
-from zlib import crc32
+
+from diskqueue.checksums.crc import crc32
 
 MAGIC = b"DQC1"
 # The first bytes of a record, which tell its message from all others.
@@ -77,7 +78,6 @@ class Entry(NamedTuple):
     details: bytes
     # It has no checksums, but says that no sync is known to have covered the bytes.
     is_doubt: bool = False
-    half_crc: int = 0
 
     def records(self) -> list[Expected]:
         """Return the records that it is about."""
@@ -93,19 +93,13 @@ class Entry(NamedTuple):
             for start, end, crc in zip(bounds, bounds[1:], numbers[count:], strict=False)
         ]
 
-    def is_about(self, data: bytes, *, is_alone: bool = False) -> bool:
+    def is_about(self, data: bytes) -> bool:
         """Tell whether these bytes are its records, be they damaged.
 
         Other bytes were written there since: by go-diskqueue, or after a power cut that took the
         records and left the entry. So it says nothing about them.
-
-        Args:
-            is_alone: no other entry can tell, so half of a record will do, and 16 bits.
         """
         if crc32(data[:IDENTITY_BYTES]) == self.identity_crc:
-            return True
-        is_whole = len(data) == self.end - self.start
-        if is_alone and not self.details and is_whole and _half_crc(data) == self.half_crc:
             return True
         # The rest is as it was, if it leads from the one checksum to the other.
         if crc32(memoryview(data)[IDENTITY_BYTES:], self.identity_crc) == self.crc:
@@ -166,7 +160,7 @@ def encode(seed: int, start: int, data: bytes | memoryview, lengths: Sequence[in
     if len(lengths) == 1:
         identity_crc = crc32(data[:IDENTITY_BYTES])
         crc = crc32(_rest(data), identity_crc)
-        entry = _head.pack(MAGIC, 1, _half_crc(data), start, len(data), identity_crc, crc)
+        entry = _head.pack(MAGIC, 1, 0, start, len(data), identity_crc, crc)
         return entry + _crc.pack(crc32(entry, seed))
     if len(lengths) <= MAX_RECORDS and len(data) <= MAX_BYTES:
         return _encode_many(seed, start, data, lengths)
@@ -183,11 +177,6 @@ def encode(seed: int, start: int, data: bytes | memoryview, lengths: Sequence[in
     return b"".join(entries)
 
 
-def _half_crc(data: bytes | memoryview) -> int:
-    half = len(data) // 2
-    return crc32(data[half:] if half < _COPY_BYTES else memoryview(data)[half:]) & 0xFFFF
-
-
 def _rest(data: bytes | memoryview) -> bytes | memoryview:
     """Return the bytes behind the first ones; a copy of a few is made sooner than a view."""
     if len(data) > _COPY_BYTES:
@@ -199,8 +188,7 @@ def _encode_many(seed: int, start: int, data: bytes | memoryview, lengths: Seque
     identity_crc = crc32(data[:IDENTITY_BYTES])
     crc = crc32(memoryview(data)[IDENTITY_BYTES:], identity_crc)
     # C code cuts the records and computes: half of the time of a loop over slices.
-    numbers = array("I", lengths)
-    numbers.extend(array("I", map(crc32, map(BytesIO(data).read, lengths))))
+    numbers = array("I", [*lengths, *map(crc32, map(BytesIO(data).read, lengths))])
     if _IS_LITTLE:
         numbers.byteswap()
     head = _head.pack(MAGIC, len(lengths), 0, start, len(data), identity_crc, crc)
@@ -212,7 +200,7 @@ def decode(data: bytes, offset: int, seed: int) -> tuple[Entry, int] | None:
     """Return the entry at an offset and where it ends; None if there is no whole one."""
     if len(data) - offset < MIN_ENTRY_BYTES:
         return None
-    magic, count, half_crc, start, size, identity_crc, crc = _head.unpack_from(data, offset)
+    magic, count, _, start, size, identity_crc, crc = _head.unpack_from(data, offset)
     if magic != MAGIC or count > MAX_RECORDS:
         return None
     details_end = offset + HEAD_BYTES + (count * _DETAIL_BYTES if count > 1 else 0)
@@ -223,7 +211,7 @@ def decode(data: bytes, offset: int, seed: int) -> tuple[Entry, int] | None:
     if crc32(memoryview(data)[offset:details_end], seed) != own_crc:
         return None
     details = data[offset + HEAD_BYTES : details_end]
-    entry = Entry(start, start + size, identity_crc, crc, details, not count, half_crc)
+    entry = Entry(start, start + size, identity_crc, crc, details, not count)
     return entry, end
 
 

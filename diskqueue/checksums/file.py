@@ -11,7 +11,7 @@ from copy import copy
 from functools import partial
 
 from diskqueue import layout
-from diskqueue.checksums import entries
+from diskqueue.checksums import entries, marks
 from diskqueue.checksums.checks import SegmentChecks
 
 _WINDOW_BYTES = 64 * 1024
@@ -39,7 +39,11 @@ def drop_stale(segment_path: str, queue_name: str, number: int, end: int) -> Non
         seed = entries.make_seed(queue_name, number)
         _cut_beyond(fds[0], seed, end)
         read_checks, read_segment = (partial(os.pread, fd) for fd in fds)
-        if not SegmentChecks(read_checks, read_segment, seed, _ANY_SIZE).is_of_segment():
+        checks = SegmentChecks(
+            *(read_checks, read_segment, seed, _ANY_SIZE),
+            have_same_mark=partial(marks.have_same_mark, fds[1], fds[0]),
+        )
+        if not checks.is_of_segment():
             os.unlink(path)
 
 
@@ -94,7 +98,10 @@ def _cut_torn_tail(path: str, fd: int, seed: int) -> int:
 class ChecksumFile:
     """The end of one checksum file. An append that raises leaves it as it was."""
 
-    __slots__ = ("_last_size", "_seed", "fd", "is_urgent", "path", "size_bytes", "synced_size")
+    __slots__ = (
+        *("_last_size", "_seed", "fd", "has_rest", "is_urgent", "path", "size_bytes"),
+        "synced_size",
+    )
 
     def __init__(self, segment_path: str, queue_name: str, number: int) -> None:
         self.path = layout.checksum_path(segment_path)
@@ -104,6 +111,9 @@ class ChecksumFile:
         self.synced_size = 0
         # Entries must be durable with their records: see `entries.may_look_torn`.
         self.is_urgent = False
+        # Entries of a failed append may stand behind `size_bytes`. `open` cuts them off: those that
+        # a shorter entry does not overwrite would speak of records that are others by then.
+        self.has_rest = False
         self._last_size = 0
         self._seed = entries.make_seed(queue_name, number)
 
@@ -111,7 +121,7 @@ class ChecksumFile:
         """Open the file, and make it if need be; one that is there goes on, unless `is_new`.
 
         Raises:
-            OSError: the file can be neither opened nor made.
+            OSError: the file can be neither opened nor made, or the rest not be cut off.
         """
         if self.fd >= 0:
             return
@@ -126,6 +136,14 @@ class ChecksumFile:
                 raise
             os.rename(self.path, layout.quarantine_path(self.path))
             fd = os.open(self.path, flags, layout.FILE_MODE)
+        if self.has_rest:
+            try:
+                if os.fstat(fd).st_size > self.size_bytes:
+                    os.ftruncate(fd, self.size_bytes)
+            except OSError:
+                os.close(fd)
+                raise
+            self.has_rest = False
         self.fd = fd
         if self.size_bytes < 0:
             size = _cut_torn_tail(self.path, fd, self._seed)
@@ -147,6 +165,7 @@ class ChecksumFile:
         if origin.size_bytes < 0:
             origin.synced_size = self.synced_size
         origin.is_urgent |= self.is_urgent
+        origin.has_rest = self.has_rest
         origin.set_end(self.size_bytes, self._last_size)
         if origin.fd < 0:
             origin.fd, self.fd = self.fd, -1
@@ -197,18 +216,22 @@ class ChecksumFile:
     def undo(self) -> None:
         """Take back the last append, unless that was done.
 
-        If the file cannot be cut off, the next entry overwrites these. Till then they speak of
-        records that are gone, and of those that come in their place they say nothing.
+        If the file cannot be cut off now, the next `open` does it. Till then these entries speak of
+        records that are gone.
         """
         self.size_bytes = self._last_size
         self._cut(self._last_size)
 
     def _cut(self, size: int) -> None:
-        with contextlib.suppress(OSError):
+        try:
             if self.fd >= 0:
                 os.ftruncate(self.fd, size)
             else:
                 os.truncate(self.path, size)
+        except FileNotFoundError:
+            pass
+        except OSError:
+            self.has_rest = True
 
     def close(self) -> None:
         """Close the file; it may be opened again."""

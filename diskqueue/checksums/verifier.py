@@ -20,9 +20,18 @@ from diskqueue.checksums.checks import (
     find_torn,
 )
 from diskqueue.checksums.entries import make_seed
-from diskqueue.checksums.failures import ChecksumFailures
+from diskqueue.checksums.marks import have_same_mark
 from diskqueue.errors import CorruptSegmentError
 from diskqueue.segment import SegmentState
+
+
+class ChecksumFailures:
+    """How many records were not delivered because of their checksums; queues may share one."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
 
 
 class Place(NamedTuple):
@@ -152,6 +161,7 @@ class Verifier:
             partial(os.pread, place.fd),
             make_seed(self._queue_name, place.segment.number),
             self._max_record_bytes,
+            have_same_mark=partial(have_same_mark, place.fd, self._fd),
             position=place.position,
             size_bytes=status.st_size,
         )

@@ -1,4 +1,4 @@
-"""What readers from outside see of an open queue, and hold while they read.
+"""Views of an open queue for readers from outside, and their hold on its files.
 
 pins   Pins: segment files whose bytes stay while a reader needs them
 view   QueueView: the segments and positions of a queue, as they are now

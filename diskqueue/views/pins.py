@@ -1,4 +1,4 @@
-"""Pins: segment files that readers hold, whatever the queue does with them.
+"""Pins: segment files that readers hold, even if the queue is done with them.
 
 A queue removes a segment when its records are finished, and renames one that is damaged. A file
 with a pin is opened before either, so that its bytes stay until the last pin on it is released; it

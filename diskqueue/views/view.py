@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from diskqueue import layout
+from diskqueue.identity import Deleted, Generation
 from diskqueue.intervals import Interval
 from diskqueue.progress import Progress
 from diskqueue.reader import Reader
 from diskqueue.segment import SegmentState
 from diskqueue.sidecar import Position
-from diskqueue.sidecars.generation import Generation
 from diskqueue.views.pins import Pin, Pins
 from diskqueue.writer import Writer
 
@@ -26,7 +26,7 @@ class SegmentRange:
     start: int
     end: int
     finished: Iterable[Interval] = ()
-    # None if nobody holds it.
+    # None without a reader that holds it.
     pin: Pin | None = None
 
 
@@ -72,6 +72,11 @@ class QueueView:
         """The end of the records that no power cut takes."""
         return find_synced(self._writer)
 
+    @property
+    def last_deleted(self) -> Deleted | None:
+        """The newest segment that is gone, if one is: a reader at its end has read all of it."""
+        return self.generation.last_deleted
+
     def pin_unread(self) -> list[SegmentRange]:
         """Return the unread records, and hold their segments for the caller."""
         reader = self._reader
@@ -91,7 +96,7 @@ class QueueView:
         return ranges
 
     def list_segments(self) -> list[SegmentRange]:
-        """Return the segments from the oldest unfinished record on; nobody holds them."""
+        """Return the segments from the oldest unfinished record on, without a hold on them."""
         segment: SegmentState | None = self._progress.oldest
         ranges = []
         while segment is not None:
@@ -114,7 +119,7 @@ def find_synced(writer: Writer) -> Position:
     for segment in writer.dirty:
         # A recovered segment that nothing was appended to is dirty until its doubt is noted.
         if segment.is_dirty and segment.end > segment.found_end:
-            # Never before the records that were there at the start, though nobody synced them in
+            # Never before the records that were there at the start, though they were not synced in
             # this run: a reader that had them in the last one must not see the queue go back.
             found_end = min(segment.found_end, segment.end)
             return Position(segment.number, max(segment.synced_end, found_end))

@@ -1,4 +1,4 @@
-"""Leases: what a snapshot listed stays readable until its lease ends, whatever the queues do.
+"""Leases: the files of a snapshot stay readable until its lease ends, even if consumed.
 
 A lease ends when it is released, when its time is up, when the disk runs short, and with the
 process. Its files are let go in a thread: to free the room of large files takes the disk a while.
@@ -106,7 +106,7 @@ class Leases:
             raise LeaseError(429, "TOO_MANY_LEASES")
 
     def check_size(self, draft: Lease) -> None:
-        """Check that a lease that is being made may hold what it does.
+        """Check that a lease that is being made may hold its bytes.
 
         Raises:
             LeaseError: it is too large, with the others.

@@ -75,6 +75,7 @@ class Manifest:
                 "read": look.read,
                 "synced": look.synced,
                 "write": look.written,
+                "last_deleted": look.last_deleted,
                 "counts": {"disk": look.record_count},
                 "segments": segments,
             }
@@ -156,12 +157,14 @@ def _describe_queue(
     if not isinstance(queue.backend, DiskBackend):
         nowhere = (0, 0)
         entry |= dict.fromkeys(("read", "unread", "synced", "write"), nowhere)
+        entry["last_deleted"] = None
         return entry, []
     view = queue.backend.queue.view
     entry["read"] = view.committed
     entry["unread"] = view.unread
     entry["synced"] = view.synced
     entry["write"] = view.written
+    entry["last_deleted"] = view.last_deleted
     return entry, view.list_segments()
 
 

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from struct import Struct
 
-from diskqueue.sidecars.generation import Generation
+from diskqueue.identity import Generation
 from nsqd.analytics.leases import Lease, Leases
 from nsqd.analytics.parts import PLACES, PartWriter
 from nsqd.analytics.query import Query, Source
@@ -65,7 +65,7 @@ class Snapshots:
 
         Raises:
             LeaseError: there are too many, or it would hold too much.
-            OSError: there is no room for what is in memory, or a file cannot be read.
+            OSError: there is no room for the messages in memory, or a file cannot be read.
         """
         async with self._lock:
             self._leases.check_count()

@@ -1,4 +1,4 @@
-"""Spill: what a snapshot found in memory, in one nameless file beside the queues.
+"""Spill: the messages that a snapshot found in memory, in one nameless file.
 
 The file has no name, so that no crash leaves it behind; its room is free when the last descriptor
 is closed. Only one thread at a time writes, and readers have descriptors of their own.

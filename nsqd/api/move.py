@@ -1,21 +1,25 @@
-"""POST /topic/move, /channel/move, /topic/drop, /channel/drop: waiting messages go elsewhere.
+"""POST /topic/move, /topic/replay, /topic/drop, and the same of channels: messages go elsewhere.
 
 For dead letters that are to be tried again, and for those that are not. A message is published to
 its new topic first and forgotten when that is durable: a crash may bring it twice, and loses none.
+A replay brings dead letters back to the channel that each of them failed in, and to no other.
 """
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
 
 from nsqd.api.admin import await_receipt
 from nsqd.api.topics import disk_error, get_channel, get_topic, get_valid_topic_name
+from nsqd.broker.broker import Broker
 from nsqd.broker.errors import ClosedError, DepthLimitError
-from nsqd.broker.move import MoveSource
+from nsqd.broker.move import MoveSource, MoveTarget, find_target, group
 from nsqd.broker.queue.batch import Piece
 from nsqd.broker.queue.receipt import Receipt
+from nsqd.broker.topic import Topic
 from nsqd.http.arguments import get_argument, get_names, parse_count
 from nsqd.http.server import HttpError, Request, Response, Router
 from nsqd.node import Node
@@ -26,21 +30,27 @@ MAX_IDS = 100
 MAX_BODY_BYTES = 4096
 # Bodies that are published and not yet durable.
 MAX_UNSYNCED_BYTES = 16 * 1024 * 1024
+# Bodies of dead letters that can't go back; those behind them wait for another call.
+MAX_KEPT_BYTES = 16 * 1024 * 1024
+# Reasons that are told apart, each with the name of a channel.
+MAX_REASONS = 50
 
-_Publish: TypeAlias = Callable[[Sequence[bytes], bool], Receipt | None]
 _FindSource: TypeAlias = Callable[[Request], MoveSource]
+# The target of each message, or the reason why it has none, by their ids.
+_FindTargets: TypeAlias = Callable[[Sequence[bytes]], Sequence[MoveTarget | str]]
 
 
 class MoveRoutes:
-    """Moves and drops messages that wait, from the front of a queue or by their ids."""
+    """Moves, replays and drops messages that wait, from the front of a queue or by their ids."""
 
     def __init__(self, node: Node) -> None:
         self._broker = node.broker
 
     def add_to(self, router: Router) -> None:
         """Add the routes."""
+        verbs = {"move": self._move, "replay": self._replay, "drop": self._drop}
         for noun, find_source in (("topic", self._find_topic), ("channel", self._find_channel)):
-            for verb, handler in (("move", self._move), ("drop", self._drop)):
+            for verb, handler in verbs.items():
                 router.add(
                     *("POST", f"/{noun}/{verb}", partial(handler, find_source)),
                     max_body_bytes=MAX_BODY_BYTES,
@@ -49,21 +59,12 @@ class MoveRoutes:
 
     async def _move(self, find_source: _FindSource, request: Request) -> Response:
         source = find_source(request)
-        count, ids = _parse_selection(request)
-        move = Move(source, self._find_target(request))
-        try:
-            if ids is not None:
-                await move.run_all(source.take_by_id(ids, MAX_IDS))
-            else:
-                await move.run(count)
-        except OSError as error:  # of the source: its disk cannot be read
-            raise disk_error(error) from error
-        if move.refusal is not None and not move.moved_count:
-            raise move.refusal
-        reply: dict[str, object] = {"moved": move.moved_count, "left": source.left_count}
-        if move.refusal is not None:
-            reply["message"] = move.refusal.code
-        return Response.json(reply)
+        target = self._find_target(request)
+        return await _run(request, source, lambda ids: [target] * len(ids))
+
+    async def _replay(self, find_source: _FindSource, request: Request) -> Response:
+        source = find_source(request)
+        return await _run(request, source, partial(find_origins, self._broker, source.topic))
 
     async def _drop(self, find_source: _FindSource, request: Request) -> Response:
         source = find_source(request)
@@ -88,7 +89,7 @@ class MoveRoutes:
     def _find_channel(self, request: Request) -> MoveSource:
         return MoveSource(*get_channel(self._broker, *get_names(request)))
 
-    def _find_target(self, request: Request) -> _Publish:
+    def _find_target(self, request: Request) -> MoveTarget:
         name = get_argument(request, "to")
         channel_name = request.find("to_channel")
         topic = get_topic(self._broker, name)
@@ -98,21 +99,68 @@ class MoveRoutes:
         is_same_topic = name == get_argument(request, "topic")
         if is_same_topic and (channel is None or channel_name == request.find("channel")):
             raise HttpError(400, "INVALID_ARG_TO")
+        return MoveTarget(topic, channel)
 
-        def publish(bodies: Sequence[bytes], is_stored: bool) -> Receipt | None:  # noqa: FBT001
-            return topic.publish_moved(bodies, is_stored=is_stored, channel=channel)
 
-        return publish
+def find_origins(
+    broker: Broker, dead_letter_topic: Topic, ids: Sequence[bytes]
+) -> list[MoveTarget | str]:
+    """Return the channel that each dead letter failed in, or why it can't go back there."""
+    causes = broker.causes.find(dead_letter_topic, ids)
+    targets: dict[tuple[str, str], MoveTarget | str] = {}
+    found: list[MoveTarget | str] = []
+    for each in ids:
+        cause = causes.get(each)
+        if cause is None:
+            found.append("ORIGIN_UNKNOWN")
+            continue
+        names = (cause.topic_name, cause.channel_name)
+        if names not in targets:
+            targets[names] = find_target(broker.topics, *names) or _name_missing(broker, *names)
+        found.append(targets[names])
+    return found
+
+
+def _name_missing(broker: Broker, topic_name: str, channel_name: str) -> str:
+    if topic_name not in broker.topics:
+        return f"TOPIC_NOT_FOUND {topic_name}"
+    return f"CHANNEL_NOT_FOUND {topic_name}:{channel_name}"
+
+
+async def _run(request: Request, source: MoveSource, find_targets: _FindTargets) -> Response:
+    count, ids = _parse_selection(request)
+    move = Move(source, find_targets)
+    try:
+        if ids is not None:
+            await move.run_all(source.take_by_id(ids, MAX_IDS))
+        else:
+            await move.run(min(count, source.left_count))
+    except OSError as error:  # of the source: its disk cannot be read
+        raise disk_error(error) from error
+    if move.refusal is not None and not move.moved_count:
+        raise move.refusal
+    reply: dict[str, object] = {"moved": move.moved_count, "left": source.left_count}
+    if move.kept_counts:
+        reply["kept"] = dict(move.kept_counts.most_common())
+    if move.refusal is not None:
+        reply["message"] = move.refusal.code
+    return Response.json(reply)
 
 
 class Move:
-    """Messages on their way from a queue to a topic or channel, published step by step."""
+    """Messages on their way from a queue to topics or channels, published step by step."""
 
-    def __init__(self, source: MoveSource, publish: _Publish) -> None:
+    def __init__(self, source: MoveSource, find_targets: _FindTargets) -> None:
         self.moved_count = 0
         self.refusal: HttpError | None = None  # ends the move; its messages are back in the queue
+        # How many have no target, by the reason. They stay at the front.
+        self.kept_counts: Counter[str] = Counter()
+        self._kept_ids: set[bytes] = set()
+        self._kept_bytes = 0
+        self._done_count = 0  # published or kept
+        self._step_count = MAX_COUNT
         self._source = source
-        self._publish = publish
+        self._find_targets = find_targets
         # Published, and kept until their receipts are done.
         self._unsynced: list[tuple[Piece, Receipt | None]] = []
         self._unsynced_bytes = 0
@@ -123,47 +171,67 @@ class Move:
         Raises:
             OSError: the queue cannot be read; messages that were read before are moved.
         """
-        step_count = count
-        left = count
+        source = self._source
+        self._step_count = count
         try:
-            while left and self.refusal is None and not self._source.is_closed:
-                piece = self._source.take(min(left, step_count))
-                if piece is None:
+            while self.refusal is None and not source.is_closed and not source.is_busy:
+                left = count - self._done_count
+                if not left or self._kept_bytes > MAX_KEPT_BYTES:
                     break
-                room_count = await self._step(piece)
-                if room_count is None:
-                    left -= piece.count
-                else:
-                    step_count = room_count
+                kept, pieces = source.take_some(min(left, self._step_count), self._kept_ids)
+                await self._step(pieces, kept)
+                if not pieces:
+                    break
         finally:
             await self._settle()
 
     async def run_all(self, pieces: Sequence[Piece]) -> None:
         """Move these messages, which were taken from the queue."""
-        for piece in pieces:
-            if self.refusal is None:
-                await self._step(piece)
-            else:
-                self._source.give_back(piece)
+        await self._step(pieces)
         await self._settle()
 
-    async def _step(self, piece: Piece) -> int | None:
-        """Publish a piece, or put it back; return the room that there is if it is too large."""
-        bodies = piece.batch.bodies[piece.start : piece.stop]
-        try:
-            receipt = self._publish(bodies, piece.is_on_disk)
-        except (DepthLimitError, ClosedError, OSError) as error:
+    async def _step(self, pieces: Sequence[Piece], kept: Sequence[Piece] = ()) -> None:
+        """Publish messages, or put them back if they have no target or are refused.
+
+        Each is published or back in the queue before another turn of the loop.
+
+        Args: kept: pieces that stood before them and go back, too.
+        """
+        others = list(kept)
+        for target, piece in group(pieces, self._find_targets):
+            if isinstance(target, str):
+                self._keep(piece, target)
+            elif self.refusal is None and self._publish(piece, target):
+                self._done_count += piece.count
+                continue
+            others.append(piece)
+        for piece in reversed(others):
             self._source.give_back(piece)
-            if isinstance(error, DepthLimitError) and 0 < error.room_count < piece.count:
-                return error.room_count
-            self.refusal = _refusal(error)
-            return None
-        self._unsynced.append((piece, receipt))
-        self._unsynced_bytes += piece.body_bytes
         if self._unsynced_bytes > MAX_UNSYNCED_BYTES:
             await self._settle()
         await asyncio.sleep(0)  # a turn for the others after each step
-        return None
+
+    def _publish(self, piece: Piece, target: MoveTarget) -> bool:
+        """Publish a piece; return False if it was refused."""
+        try:
+            receipt = target.publish(piece)
+        except (DepthLimitError, ClosedError, OSError) as error:
+            if isinstance(error, DepthLimitError) and 0 < error.room_count < piece.count:
+                self._step_count = error.room_count  # so many fit into the next step
+            else:
+                self.refusal = _refusal(error)
+            return False
+        self._unsynced.append((piece, receipt))
+        self._unsynced_bytes += piece.body_bytes
+        return True
+
+    def _keep(self, piece: Piece, reason: str) -> None:
+        self._done_count += piece.count
+        self._kept_ids.update(piece.batch.ids(piece.start, piece.stop))
+        self._kept_bytes += piece.body_bytes
+        if reason not in self.kept_counts and len(self.kept_counts) >= MAX_REASONS:
+            reason = reason.split()[0]
+        self.kept_counts[reason] += piece.count
 
     async def _settle(self) -> None:
         """Wait until the published messages are durable, and let their queue forget them."""

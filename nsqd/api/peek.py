@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from nsqd.api.topics import get_channel, get_topic, get_valid_topic_name, internal_error
+from nsqd.broker.limits.causes import Cause
 from nsqd.broker.peek import PeekedMessage, Place, peek_channel, peek_topic
+from nsqd.broker.topic import Topic
 from nsqd.http.arguments import get_names, parse_count
 from nsqd.http.server import (
     JSON_CONTENT_TYPE,
@@ -45,7 +47,7 @@ class PeekRoutes:
             messages = peek_topic(topic, count, places)
         except OSError as error:
             raise internal_error("peek into", topic.name, error) from error
-        return self._reply(request, {"topic": topic.name}, messages)
+        return self._reply(request, topic, {"topic": topic.name}, messages)
 
     def _peek_channel(self, request: Request) -> Response:
         topic, channel = get_channel(self._broker, *get_names(request))
@@ -54,22 +56,38 @@ class PeekRoutes:
             messages = peek_channel(channel, count, places)
         except OSError as error:
             raise internal_error("peek into", f"{topic.name}:{channel.name}", error) from error
-        return self._reply(request, {"topic": topic.name, "channel": channel.name}, messages)
+        names = {"topic": topic.name, "channel": channel.name}
+        return self._reply(request, topic, names, messages)
 
     def _reply(
-        self, request: Request, names: dict[str, str], messages: list[PeekedMessage]
+        self,
+        request: Request,
+        topic: Topic,
+        names: dict[str, str],
+        messages: list[PeekedMessage],
     ) -> Response:
         now = self._broker.now
+        causes = self._broker.causes.find(topic, (message.message_id for message in messages))
         if request.find("format") == "json":
-            shown = [encode_message(message, now) for message in messages]
+            shown = [
+                encode_message(message, now, causes.get(message.message_id)) for message in messages
+            ]
             body = json.dumps({**names, "messages": shown}, separators=(",", ":"))
             return Response(body=body.encode(), content_type=JSON_CONTENT_TYPE)
-        text = "".join([format_message(message, now) for message in messages])
+        lines = [
+            format_message(message, now, causes.get(message.message_id)) for message in messages
+        ]
+        text = "".join(lines)
         return Response(body=text.encode(), content_type=TEXT_CONTENT_TYPE)
 
 
-def encode_message(message: PeekedMessage, now: float) -> dict[str, object]:
-    """Return a message as the members of a JSON object; a body that is no UTF-8 is in base64."""
+def encode_message(
+    message: PeekedMessage, now: float, cause: Cause | None = None
+) -> dict[str, object]:
+    """Return a message as the members of a JSON object; a body that is no UTF-8 is in base64.
+
+    Args: cause: of a dead letter.
+    """
     members: dict[str, object] = {
         "id": message.message_id.decode("latin-1"),
         "timestamp": message.timestamp_ns,
@@ -80,6 +98,15 @@ def encode_message(message: PeekedMessage, now: float) -> dict[str, object]:
     if message.deadline is not None:
         key = "timeout_ms" if message.place is Place.IN_FLIGHT else "due_ms"
         members[key] = _milliseconds_left(message.deadline, now)
+    if cause is not None:
+        members["origin"] = {
+            "topic": cause.topic_name,
+            "channel": cause.channel_name,
+            "reason": cause.reason,
+            "attempts": cause.attempts,
+            "id": cause.message_id.decode("latin-1"),
+            "timestamp": cause.timestamp_ns,
+        }
     try:
         members["body"] = message.body.decode()
     except UnicodeDecodeError:
@@ -87,8 +114,11 @@ def encode_message(message: PeekedMessage, now: float) -> dict[str, object]:
     return members
 
 
-def format_message(message: PeekedMessage, now: float) -> str:
-    """Return a message as a line: where it is, id, time, attempts, size and the body, quoted."""
+def format_message(message: PeekedMessage, now: float, cause: Cause | None = None) -> str:
+    """Return a message as a line: where it is, id, time, attempts, size and the body, quoted.
+
+    Args: cause: of a dead letter, named before the body.
+    """
     seconds, nanoseconds = divmod(message.timestamp_ns, 10**9)
     try:
         time_text = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanoseconds:09}Z"
@@ -97,9 +127,13 @@ def format_message(message: PeekedMessage, now: float) -> str:
     left = ""
     if message.deadline is not None:
         left = f" in {_milliseconds_left(message.deadline, now)}ms"
+    origin = ""
+    if cause is not None:
+        channel = f":{cause.channel_name}" if cause.channel_name else ""
+        origin = f" from: {cause.topic_name}{channel} {cause.reason}: {cause.attempts}"
     return (
         f"{message.place.value + left:<20} {message.message_id.decode('latin-1')} {time_text}"
-        f" attempts: {message.attempts} size: {len(message.body)}"
+        f" attempts: {message.attempts} size: {len(message.body)}{origin}"
         f" {json.dumps(message.body.decode(errors='backslashreplace'), ensure_ascii=False)}\n"
     )
 

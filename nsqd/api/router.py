@@ -103,6 +103,7 @@ def make_before_hook(options: Options, https_port: int, token_file: TokenFile | 
 def list_extensions(node: Node) -> list[str]:
     """Name the calls and fields beyond NSQ's, as both say that they are version 1.3.0."""
     names = ["client_close", "disk_bytes", "drain", "drop", "finish_count", "limits", "move"]
+    names.append("replay")  # and the origin of dead letters in a peek
     if PeekRoutes(node).is_open:
         names.append("peek")
     if node.broker.archives is not None:

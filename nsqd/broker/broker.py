@@ -5,14 +5,15 @@ it knows of options.
 """
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
-from diskqueue.checksums.failures import ChecksumFailures
-from diskqueue.layout import QueueFiles, has_metadata
+from diskqueue.checksums.verifier import ChecksumFailures
+from diskqueue.layout import QueueFiles, causes_path, has_metadata, split_queue_name
 from nsqd.broker.archive.archive import Safety
 from nsqd.broker.archive.keeper import ArchiveKeeper
 from nsqd.broker.archive.retention import NO_RETENTION, Retention
@@ -21,6 +22,8 @@ from nsqd.broker.durations import SyncTimes
 from nsqd.broker.errors import ClosedError, DrainingError
 from nsqd.broker.health import Health
 from nsqd.broker.limits.book import LimitBook
+from nsqd.broker.limits.cause_book import CauseBook
+from nsqd.broker.limits.dead_letter import DeadLetters
 from nsqd.broker.limits.overrides import NO_OVERRIDES
 from nsqd.broker.metadata import ChannelRecord, TopicRecord
 from nsqd.broker.queue.backend import DiskBackend, DiskSettings, NullBackend
@@ -113,7 +116,9 @@ class Broker:
         # The files that queues had at the start, of those that have not been opened since. None if
         # the data path was not listed.
         self._queue_files: dict[str, QueueFiles] | None = None
-        self.limits = LimitBook(settings.limits, self.topics, scheduler, self._publish)
+        self.limits = LimitBook(settings.limits, self.topics, scheduler, self._bury)
+        disk = settings.disk
+        self.causes = CauseBook(disk.data_path, self.topics, scheduler, disk.sync_timeout_s)
         # Go syncs after each `sync_every` records, and answers before; with 1 we answer after.
         self._receipts = Receipts(needs_sync=settings.disk.sync_every == 1)
         # Makes the error of every publish; None while publishes are accepted.
@@ -162,7 +167,16 @@ class Broker:
         topic = self.topics.pop(name)
         logger.info("TOPIC(%s): deleting", name)
         self.limits.forget(topic)
+        # Channels whose files could not be removed when they were deleted.
+        left = [
+            backend
+            for queue_name, backend in self._leaving.items()
+            if split_queue_name(queue_name)[0] == name
+        ]
         receipt = topic.delete()
+        for backend in left:
+            receipt.include(backend.delete())
+        self.causes.remove(name)
         self._announce(topic, None)
         return receipt
 
@@ -227,6 +241,9 @@ class Broker:
                     logger.warning("skipping creation of invalid channel %s", channel_record.name)
                     continue
                 topic.ensure_channel(channel_record.name).is_paused = channel_record.is_paused
+        for name, files in (self._queue_files or {}).items():
+            if files.has_causes and name not in self.topics:
+                self.causes.open(name)  # of a topic that another nsqd deleted: removed soon
         for topic in self.topics.values():
             topic.start()
 
@@ -253,6 +270,7 @@ class Broker:
         for topics in _group(self.topics.values()):
             errors += self._close_topics(topics, run_all)
         closings = self.archives.close() if self.archives is not None else []
+        closings += self.causes.close()
         for backend in self._leaving.values():
             backend.stop()
             closings.append(backend.remove_files)
@@ -290,6 +308,8 @@ class Broker:
     def _add_topic(self, name: str) -> Topic:
         if self.is_closed:
             raise ClosedError
+        if self._has_causes(name):
+            self.causes.open(name)
         topic = Topic(
             name,
             self._make_queue(name, is_kept=not is_ephemeral(name)),
@@ -313,8 +333,18 @@ class Broker:
         """Count a publish that was refused because a queue of the topic is full."""
         self.topics[topic_name].losses.rejected_count += 1
 
-    def _publish(self, name: str, bodies: Sequence[bytes]) -> Receipt | None:
-        return self.ensure_topic(name).publish(bodies)
+    def _bury(self, name: str, letters: DeadLetters) -> Receipt | None:
+        """Publish dead letters, and note where they come from; see `Topic.publish_moved`."""
+        topic = self.ensure_topic(name)
+        note = self.causes.begin(topic, letters.causes)
+        try:
+            receipt = topic.publish_moved(
+                letters.bodies, is_stored=letters.is_stored, note_ids=note.add
+            )
+        except (ClosedError, OSError):
+            note.undo()
+            raise
+        return self.causes.sync_with(receipt)
 
     def _make_channel(self, topic_name: str, name: str) -> Channel:
         queue = self._make_queue(f"{topic_name}:{name}", is_kept=not is_ephemeral(name))
@@ -354,6 +384,13 @@ class Broker:
         if files is None and not has_metadata(self._settings.disk.data_path, name):
             files = QueueFiles(name)
         return files
+
+    def _has_causes(self, name: str) -> bool:
+        """Return whether a topic that is made now has files of dead letters' causes."""
+        if self._queue_files is None:
+            return os.path.lexists(causes_path(os.fspath(self._settings.disk.data_path), name))
+        files = self._queue_files.get(name)
+        return files is not None and files.has_causes
 
     def _announce(self, topic: Topic, channel: Channel | None) -> None:
         for listener in self.listeners:

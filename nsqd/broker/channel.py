@@ -141,7 +141,8 @@ class Channel:
             self.deferred.add(kept, self._scheduler.time() + delay_s)
         else:
             self.queue.put(batch, is_stored=is_stored and not self.is_ephemeral)
-            self.look_again()
+            if not self._line.is_empty:
+                self.look_again()
         self.message_count += len(batch.bodies)
 
     def undo_put(self, batch: AnyBatch) -> None:
@@ -327,7 +328,7 @@ class Channel:
     def _shut(self) -> tuple[list[Message], list[Sink], list[Dropped]]:
         """Let go of the consumers, of the limits and of all messages that are not queued.
 
-        Return the messages in limbo, the connections, and what has to be disposed of.
+        Return the messages in limbo, the connections, and the containers to dispose of.
         """
         self.is_closed = True
         self.on_abandoned = None

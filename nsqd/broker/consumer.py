@@ -207,7 +207,7 @@ class Consumers:
     def drop_in_flight(self) -> list[Dropped]:
         """Forget all messages in flight, and with them the consumers that have left.
 
-        Return what has to be disposed of.
+        Return the containers to dispose of.
         """
         dropped: list[Dropped] = []
         for consumer in self._subscribed:
@@ -220,7 +220,7 @@ class Consumers:
     def close(self) -> tuple[list[Sink], list[Dropped]]:
         """Forget all consumers and their messages.
 
-        Return the connections, which have to be closed, and what has to be disposed of.
+        Return the connections, which have to be closed, and the containers to dispose of.
         """
         dropped: list[Dropped] = []
         for consumer in self._all():

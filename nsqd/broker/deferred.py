@@ -58,7 +58,7 @@ class Deferred:
         self._is_releasing = False
         self._timer: Timer | None = None
         self._timer_at = 0.0
-        # Is told of each run before it changes; None while nobody copies.
+        # Is told of each run before it changes; None while there is no copy.
         self._copy: DeferredCopy | None = None
         self.size_bytes = 0  # of the records that the messages have, or would have, on disk
 
@@ -66,7 +66,7 @@ class Deferred:
         return self._count
 
     def begin_copy(self) -> DeferredCopy:
-        """Return a copy of what is here now, which its owner completes and ends with `end_copy`."""
+        """Return a copy of the messages, which its owner completes and ends with `end_copy`."""
         assert self._copy is None, "one copy at a time"
         self._copy = DeferredCopy(self._heap.copy(), self._runs, self._left_count)
         return self._copy
@@ -127,7 +127,7 @@ class Deferred:
                 heapq.heappush(next_up, (self._heap[child], child))
 
     def drop(self) -> list[Dropped]:
-        """Forget all messages; return what has to be disposed of."""
+        """Forget all messages; return the containers to dispose of."""
         dropped: list[Dropped] = [self._heap]
         if self._copy is None:
             dropped.append(self._runs)

@@ -21,7 +21,7 @@ _PIECES_PER_LOOK = 8
 
 
 def dispose(scheduler: Scheduler, dropped: Iterable[Dropped]) -> None:
-    """Free containers and what they hold, in round robin with other work."""
+    """Free containers and their contents, in round robin with other work."""
     disposal = _Disposal(scheduler, [container for container in dropped if container])
     if disposal.run_step():
         scheduler.share(disposal.run_step)

@@ -70,7 +70,7 @@ class InFlight:
         self.twin_count = 0
         # The channel pops from this dict itself: a method call per FIN would show in the bench.
         self.entries: dict[bytes, Entry] = {}
-        # Called once, with ids and entries, before the next change; None if nobody asked for it.
+        # Called once, with ids and entries, before the next change; None if no snapshot is waiting.
         self.on_change: Callable[[list[bytes], list[Entry]], object] | None = None
 
     def tell(self) -> None:
@@ -185,7 +185,7 @@ class InFlight:
                 yield _message(message_id, entry)
 
     def drop(self) -> list[Dropped]:
-        """Forget all messages; return what has to be disposed of."""
+        """Forget all messages; return the containers to dispose of."""
         self.tell()
         dropped: list[Dropped] = [self.entries, self._twins, self._early]
         self.entries = {}

@@ -5,43 +5,90 @@ source, but a message with a record on disk keeps it: a crash brings it back, so
 twice and is never lost. A message that was in memory only may be in memory only afterwards.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
 from nsqd.broker.channel import Channel
-from nsqd.broker.queue.batch import Piece
+from nsqd.broker.queue.batch import Message, Origin, Piece
 from nsqd.broker.queue.message_queue import MessageQueue
+from nsqd.broker.queue.receipt import Receipt
 from nsqd.broker.topic import Topic, TopicState
+
+_T = TypeVar("_T")
 
 # One step of a move: published and synced together.
 MAX_MESSAGES_PER_STEP = 512
 MAX_BYTES_PER_STEP = 256 * 1024
 
 
+@dataclass(frozen=True, slots=True)
+class MoveTarget:
+    """A topic, or the only one of its channels, that gets messages."""
+
+    topic: Topic
+    channel: Channel | None = None
+
+    def publish(self, piece: Piece) -> Receipt | None:
+        """Publish messages; see `Topic.publish_moved`."""
+        bodies = piece.batch.bodies[piece.start : piece.stop]
+        return self.topic.publish_moved(bodies, is_stored=piece.is_on_disk, channel=self.channel)
+
+
+def find_target(
+    topics: Mapping[str, Topic], topic_name: str, channel_name: str
+) -> MoveTarget | None:
+    """Return where messages of that origin go back to, None if it is gone.
+
+    Args: channel_name: empty for the topic's own queue, so that all channels get them.
+    """
+    topic = topics.get(topic_name)
+    if topic is None or not channel_name:
+        return None if topic is None else MoveTarget(topic)
+    channel = topic.channels.get(channel_name)
+    return None if channel is None else MoveTarget(topic, channel)
+
+
+def group(
+    pieces: Iterable[Piece], find: Callable[[Sequence[bytes]], Sequence[_T]]
+) -> list[tuple[_T, Piece]]:
+    """Put messages together that have the same, as `find` tells for their ids, in few pieces."""
+    groups: dict[tuple[_T, Origin, bool], list[Message]] = {}
+    for piece in pieces:
+        found = find(piece.batch.ids(piece.start, piece.stop))
+        for each, message in zip(found, piece.messages(), strict=True):
+            groups.setdefault((each, piece.origin, piece.is_on_disk), []).append(message)
+    return [
+        (each, Piece.from_messages(messages, origin))
+        for (each, origin, _), messages in groups.items()
+    ]
+
+
 class MoveSource:
     """The queue of a topic, or of one of its channels; messages that wait, from the front on."""
 
-    __slots__ = ("_channel", "_topic")
+    __slots__ = ("_channel", "topic")
 
     def __init__(self, topic: Topic, channel: Channel | None = None) -> None:
-        self._topic = topic
+        self.topic = topic
         self._channel = channel
 
     @property
     def left_count(self) -> int:
         """How many messages wait."""
-        return self._topic.depth if self._channel is None else self._channel.depth
+        return self.topic.depth if self._channel is None else self._channel.depth
 
     @property
     def is_busy(self) -> bool:
         """Whether the front of a topic's queue is on its way to the channels, and must stay."""
-        return self._channel is None and self._topic.hand_over.is_partial
+        return self._channel is None and self.topic.hand_over.is_partial
 
     @property
     def is_closed(self) -> bool:
         """Whether the queue has been deleted, or nsqd stops."""
         if self._channel is not None and self._channel.is_closed:
             return True
-        return self._topic.state is TopicState.CLOSED
+        return self.topic.state is TopicState.CLOSED
 
     def take(self, max_count: int) -> Piece | None:
         """Take messages of one batch from the front; None if none waits.
@@ -56,6 +103,42 @@ class MoveSource:
                 return piece
             if not self._channel.deferred.add_if_early(piece):
                 return piece
+
+    def take_some(
+        self, max_count: int, kept_ids: Collection[bytes] = ()
+    ) -> tuple[list[Piece], list[Piece]]:
+        """Take messages from the front, those of one step.
+
+        Return pieces that stand before them and were kept before, and the others.
+
+        Raises:
+            OSError: the disk cannot be read, and nothing was taken.
+        """
+        kept: list[Piece] = []
+        taken: list[Piece] = []
+        count = size_bytes = 0
+        max_count = min(max_count, MAX_MESSAGES_PER_STEP)
+        try:
+            while count < max_count and size_bytes < MAX_BYTES_PER_STEP:
+                piece = self.take(max_count - count if taken else MAX_MESSAGES_PER_STEP)
+                if piece is None:
+                    break
+                # A piece that was kept is given back whole, so that its first message tells.
+                if kept_ids and piece.batch.ids(piece.start, piece.start + 1)[0] in kept_ids:
+                    kept.append(piece)
+                    continue
+                if piece.count > max_count - count:
+                    piece, rest = piece.split(max_count - count)
+                    self._queue.untake(rest)
+                taken.append(piece)
+                count += piece.count
+                size_bytes += piece.body_bytes
+        except OSError:
+            if not taken:  # else the next step has the error
+                for piece in reversed(kept):
+                    self._queue.untake(piece)
+                raise
+        return kept, taken
 
     def take_by_id(self, ids: Collection[bytes], max_looked_at: int) -> list[Piece]:
         """Take the messages with these ids, if they are among the first ones.
@@ -97,8 +180,8 @@ class MoveSource:
         if self._channel is not None:
             self._channel.look_again()
         else:
-            self._topic.rearrange()
+            self.topic.rearrange()
 
     @property
     def _queue(self) -> MessageQueue:
-        return self._topic.queue if self._channel is None else self._channel.queue
+        return self.topic.queue if self._channel is None else self._channel.queue

@@ -135,12 +135,12 @@ class Topic:
             self.bounds.admit(bodies)
         if not count:
             return None
-        if count <= SEQUENCE_COUNT and not delay_s:
+        if delay_s:
+            batch: AnyBatch = self._make_batch(bodies, delay_s, now_ns)
+        else:
             prefix, first = self._ids.reserve(count, now_ns)
             make_batch = Batch if self.archive is None else self.archive.batch_type
-            batch: AnyBatch = make_batch(now_ns, prefix, first, tuple(bodies))
-        else:
-            batch = self._make_batch(bodies, delay_s, now_ns)
+            batch = make_batch(now_ns, prefix, first, tuple(bodies))
         if self._line.state is not _LINE_IDLE or not self._put(batch):
             return self._line.publish(batch)
         self.message_count += count
@@ -154,7 +154,12 @@ class Topic:
         return receipt
 
     def publish_moved(
-        self, bodies: Sequence[bytes], *, is_stored: bool, channel: Channel | None = None
+        self,
+        bodies: Sequence[bytes],
+        *,
+        is_stored: bool,
+        channel: Channel | None = None,
+        note_ids: Callable[[Sequence[bytes]], object] | None = None,
     ) -> Receipt | None:
         """Accept messages that leave another queue, all of them or none; see `broker.move`.
 
@@ -164,6 +169,7 @@ class Topic:
             bodies: at most `SEQUENCE_COUNT`.
             is_stored: they are on the other queue's disk, so they go to the disk of this one.
             channel: the only channel that gets them; None for all.
+            note_ids: told the ids that they will have, before they are written.
 
         Raises:
             ClosedError, DepthLimitError, OSError, Exception: as `publish`.
@@ -173,6 +179,8 @@ class Topic:
         if self.bounds is not None:
             self.bounds.admit(bodies)
         batch = self._make_batch(bodies, 0.0, self._scheduler.wall_time_ns())
+        if note_ids is not None:
+            note_ids(batch.ids(0, len(bodies)))
         is_stored = is_stored and not self.is_ephemeral
         find_targets = partial(self.hand_over.find_targets, is_stored=is_stored, channel=channel)
         return self._line.publish(batch, Destination(find_targets, is_topic=channel is None))
@@ -190,7 +198,8 @@ class Topic:
                 self.hand_over.copy(batch)
             else:
                 self.queue.put(batch)
-                self._schedule_pump()
+                if self.channels:
+                    self._schedule_pump()
         except SlowDiskError:
             return False
         return True

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from diskqueue.identity import make_identity, read_identity, write_identity
 from diskqueue.layout import QueueFiles, list_queues
-from diskqueue.sidecars.identity import make_identity, read_identity, write_identity
 from nsqd.broker.archive.keeper import DIRECTORY_NAME
 from nsqd.config.flags import OptionsError
 

@@ -16,7 +16,7 @@ from spark_jobs.read.queue import Queue
 
 _MAX_REPORT_BYTES = 1024 * 1024 * 1024
 _UNITS = ((86400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
-# Longer than that nobody believes a forecast.
+# A longer forecast is not credible.
 _MAX_DRAIN_S = 3650 * 86400
 
 QueueKey = tuple[str, str | None]  # topic, channel

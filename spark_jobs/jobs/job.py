@@ -15,8 +15,14 @@ from pyspark.sql import DataFrame, DataFrameReader, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
 from diskqueue.tools.plain_text import escape_text
+from spark_jobs.hadoop_settings import find_settings
 from spark_jobs.jobs.progress import Progress
-from spark_jobs.object_store import StoreSettings, parse_store_options
+from spark_jobs.object_store import (
+    StoreSettings,
+    add_defaults,
+    find_hadoop_options,
+    parse_store_options,
+)
 from spark_jobs.read.columns import DAMAGE_COLUMN
 from spark_jobs.read.fleet.client import NodeError
 from spark_jobs.read.fleet.remote_file import read_range
@@ -113,14 +119,22 @@ def add_store_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def store_options(args: argparse.Namespace) -> dict[str, str]:
-    """Return the options that say how to reach an object store."""
+    """Return the options that say how to reach an object store: arguments, then Hadoop's settings.
+
+    Raises:
+        JobError: a file of Hadoop's settings cannot be read.
+    """
     given = {
         "s3.endpoint": args.s3_endpoint,
         "s3.region": args.s3_region,
         "s3.accessKeyFile": args.s3_access_key_file,
         "s3.secretKeyFile": args.s3_secret_key_file,
     }
-    return {name: text for name, text in given.items() if text is not None}
+    try:
+        hadoop = find_hadoop_options(find_settings())
+    except ValueError as error:
+        raise JobError(str(error)) from error
+    return add_defaults({name: text for name, text in given.items() if text is not None}, hadoop)
 
 
 def store_settings(args: argparse.Namespace) -> StoreSettings:
@@ -198,7 +212,7 @@ class Selection:
     """
 
     def __init__(self, args: argparse.Namespace) -> None:
-        """Find the queues; tell the user what is not seen.
+        """Find the queues; warn about messages that are not seen.
 
         Raises:
             JobError: a directory does not exist, a node does not answer, an argument is wrong, or
@@ -352,7 +366,7 @@ def check_output(path: str) -> None:
 
 
 def _check_engine(args: argparse.Namespace) -> None:
-    """Refuse what Spark would refuse after a minute."""
+    """Refuse arguments that Spark would refuse after a minute."""
     memory, master = getattr(args, "memory", DEFAULT_MEMORY), getattr(args, "master", None)
     if not _MEMORY.fullmatch(memory):
         raise JobError(f"--memory is a size such as 512m or 2g, not {memory!r}")

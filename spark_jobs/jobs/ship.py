@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Ship what is finished, once or for ever.
+    """Ship finished segments, once or for ever.
 
     Raises:
         JobError: the arguments are wrong, or a file cannot be read or written.

@@ -1,4 +1,4 @@
-"""What the options select: queues to read, queues that are known and empty, what is not seen.
+"""The selection by the options: queues to read, known empty queues, unseen messages.
 
 A batch read and a job take an inventory first. A topic that does not exist is an error here, once
 for both; a stream waits for it.
@@ -24,7 +24,7 @@ class NoSuchQueueError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """The queues that were found, and what is known of others."""
+    """The queues found, and the names of those that were not."""
 
     queues: list[Queue]
     # All queues that are selected and exist, also those with nothing to read.

@@ -69,7 +69,7 @@ def take_look(options: ReadOptions, manifests: ManifestCache | None = None) -> L
     """Look at the queues that the options select.
 
     Args:
-        manifests: what nodes answered before, so that unchanged answers are small.
+        manifests: earlier answers of the nodes, so that unchanged answers are small.
 
     Raises:
         NodeError: no nsqlookupd answers.

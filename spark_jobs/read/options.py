@@ -123,6 +123,8 @@ class ReadOptions:
     includes_unsynced: bool = False
     verifies_checksums: bool = False
     fails_on_data_loss: bool = True
+    # A stream commits what it passes: it waits for a node that is away, and never leaves it out.
+    is_stream: bool = False
     allows_missing: bool = False
     min_partitions: int | None = None
     # Offsets as JSON between which to read, in place of `origin`; the second for batches only.
@@ -149,7 +151,7 @@ class ReadOptions:
 
     @property
     def places(self) -> list[str]:
-        """Where the queues are, for messages to people: without what only opens the door."""
+        """Where the queues are, for messages to people: without tokens and keys."""
         if self.fleet is not None:
             return [self.fleet.describe()]
         return [split_uri(path, self.store)[0] for path in self.paths]
@@ -175,7 +177,7 @@ class ReadOptions:
 def parse_read_options(options: Mapping[str, str], *, is_stream: bool = False) -> ReadOptions:
     """Parse the options of `spark.read.format("nsq")`, or of `spark.readStream`.
 
-    A stream commits what it has read, so damage that it passed would stay unread for ever: there
+    A stream commits its offsets, so damage that it passed would stay unread for ever: there
     the default of `mode` is FAILFAST.
 
     Raises:
@@ -214,6 +216,7 @@ def parse_read_options(options: Mapping[str, str], *, is_stream: bool = False) -
         includes_unsynced=parse_bool("includeUnsynced", given.get("includeunsynced", "false")),
         verifies_checksums=_parse_verify(given, is_fleet=fleet is not None),
         fails_on_data_loss=parse_bool("failOnDataLoss", given.get("failondataloss", "true")),
+        is_stream=is_stream,
         allows_missing=parse_bool("allowMissing", given.get("allowmissing", "false")),
         min_partitions=_optional(given, "minPartitions", parse_count),
         start_offsets=given.get("startingoffsets"),

@@ -84,7 +84,7 @@ def _plan(found: Inventory, options: ReadOptions, predicate: Predicate) -> list[
 
 
 def _damaged_places(found: Inventory) -> tuple[tuple[Constants, str], ...]:
-    """Return what cannot be read, as far as it shows without reading."""
+    """Return the places that cannot be read, as far as it shows without reading."""
     places = [
         (
             Constants(queue.node, queue.topic, queue.channel, each.segment or 0, is_bad=False),
@@ -201,7 +201,7 @@ def _queue_slices(queue: Queue, options: ReadOptions) -> Iterator[SegmentSlice]:
 
 
 def _part_slices(queue: Queue) -> Iterator[SegmentSlice]:
-    """Yield what is not in segments; numbers below 0 tell it from what is."""
+    """Yield the messages in memory; their segment numbers are below 0."""
     for number, part in enumerate(queue.parts, 1):
         constants = Constants(
             queue.node, queue.topic, queue.channel, -number, is_bad=False, state=part.state
@@ -239,7 +239,7 @@ def _cut(
     slices: Iterable[SegmentSlice], split_bytes: int | None, options: ReadOptions
 ) -> Iterator[SegmentSlice]:
     for each in slices:
-        # What is in memory comes in parts of a bounded size, and has due times in its order.
+        # Messages in memory come in parts of a bounded size, and have due times in their order.
         is_whole = each.constants.is_bad or each.constants.segment < 0
         if split_bytes is None or each.end - each.start <= split_bytes or is_whole:
             yield each

@@ -1,4 +1,4 @@
-"""One queue of one node, as one look found it: its positions, its segments, and what is wrong.
+"""One queue of one node, as one look found it: its positions, its segments, and its damage.
 
 Made by files/catalog.py of a directory, and by fleet/ of what a node answers; everything behind it
 (plans, streams, jobs) takes queues as they are, wherever they were found.
@@ -91,7 +91,7 @@ class Queue:
     first_ns: dict[int, int] = field(default_factory=dict)
     # Messages by place (disk, memory, in_flight, deferred), as the node counts them.
     counts: dict[str, int] = field(default_factory=dict)
-    # Of a snapshot: its lease and moment, what is not on disk, the due times of records on disk,
+    # Of a snapshot: its lease and moment, the messages in memory, the due times of records on disk,
     # and segments that are in the books only.
     lease: str = ""
     taken_ns: int = 0

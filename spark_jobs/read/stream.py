@@ -16,9 +16,10 @@ that is not there for a while goes on where it was.
 Three things end a query, and its error names the queue:
 
 * messages that can have gone unread: a segment or a whole queue was deleted, or a queue was emptied
-  or made anew. failOnDataLoss=false goes on with what is there, and logs it;
+  or made anew. failOnDataLoss=false goes on with the messages there, and logs it;
 * damage. mode=PERMISSIVE skips and logs it;
-* a directory or a node that cannot be read.
+* a directory or a node that cannot be read. With failOnDataLoss=false the stream goes on with the
+  other nodes, but for a batch that was planned with messages of this one.
 """
 
 import logging
@@ -38,7 +39,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from spark_jobs.read.bounds import parse_offsets
-from spark_jobs.read.files.identity import find_same
+from spark_jobs.read.files.identity import find_same, keep_generation
 from spark_jobs.read.files.open_segments import OpenSegments
 from spark_jobs.read.files.scan import (
     DamagedSegmentError,
@@ -47,6 +48,7 @@ from spark_jobs.read.files.scan import (
     count_records,
     find_time,
 )
+from spark_jobs.read.fleet.client import NodeError
 from spark_jobs.read.fleet.manifest import ManifestCache
 from spark_jobs.read.look import Look, first_position, take_look
 from spark_jobs.read.metrics import measure
@@ -151,6 +153,12 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if first is None or first == last.position:
                 continue
             queue = look.queues.get(key)
+            if queue is None and look.unreachable:
+                # Its node may come back: a batch that went without it would be committed.
+                raise NodeError(
+                    f"the batch has messages of queue {key[1]} of node {key[0]}, and not all nodes"
+                    f" answer: {'; '.join(look.unreachable)}. Start the query again when they do"
+                )
             if queue is None:
                 self._losses.report_absent(key, look)
             elif find_same(queue, last.identity) is False:
@@ -193,7 +201,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._seen_sizes[key] = dict(sorted((before | complete).items())[-_MAX_SEEN_SIZES:])
 
     def _advance(self, start: StreamOffset, look: Look) -> StreamOffset:
-        """Go from the end of the last batch to the end of the queues; report what was lost."""
+        """Go from the end of the last batch to the end of the queues; report the losses."""
         # Segments that nsqd has given up may stand in an archive for a moment yet; skip them.
         is_archive = self._options.origin is Origin.ARCHIVE
         origin = Origin.ARCHIVE if is_archive else Origin.EARLIEST
@@ -213,6 +221,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             elif last.position < mark.position:
                 self._losses.report_reset(queue, mark.position, last.position)
                 begin[key] = first_position(queue, origin)
+            else:
+                last = last._replace(identity=keep_generation(last.identity, mark.identity))
             end[key] = last._replace(position=max(last.position, begin.get(key, last.position)))
         for key, queue in look.queues.items():
             if key not in start.end:

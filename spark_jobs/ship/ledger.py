@@ -38,18 +38,18 @@ class Shipped:
 
 @dataclass(slots=True)
 class Ledger:
-    """What has arrived of one topic, oldest first."""
+    """The arrived segments of one topic, oldest first."""
 
     topic: str
     segments: list[Shipped] = field(default_factory=list)
     # The next number; stays when old segments are removed from the store.
     next_number: int = 0
-    # Of the queue that is being shipped: its generation, and what is added to its numbers.
+    # Of the queue that is being shipped: its generation, and the offset added to its numbers.
     generation: str | None = None
     base: int = 0
 
     def adopt(self, generation: str, first_number: int) -> None:
-        """Go on with a queue; one with another generation follows what is there."""
+        """Go on with a queue; one with another generation follows the segments there."""
         if generation == self.generation:
             return
         if self.generation is None:
@@ -64,7 +64,7 @@ class Ledger:
         self.next_number = shipped.number + 1
 
     def forget_removed(self, sizes: dict[str, int]) -> int:
-        """Forget the oldest segments that somebody has removed; return how many.
+        """Forget the oldest segments if they were removed; return how many.
 
         Args:
             sizes: the files that are there. Others that are missing stay in the books: they are
@@ -76,7 +76,7 @@ class Ledger:
         return count
 
     def find_wrong(self, sizes: dict[str, int]) -> list[str]:
-        """Return the files that are missing or have another size than what was copied."""
+        """Return the files that are missing or have another size than the copied one."""
         names = ((self.file_name(each.number), each.byte_count) for each in self.segments)
         return [name for name, size in names if sizes.get(name) != size]
 

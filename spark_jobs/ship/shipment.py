@@ -44,12 +44,12 @@ class ShipmentError(Exception):
 
 @dataclass(slots=True)
 class Passed:
-    """What one pass did."""
+    """The counts of one pass."""
 
     segment_count: int = 0
     byte_count: int = 0
     message_count: int = 0
-    # Sentences about what is not as it should be.
+    # Sentences about problems.
     warnings: list[str] = field(default_factory=list)
 
 
@@ -80,7 +80,7 @@ class Shipment:
         self._clock = clock
 
     def run(self) -> Passed:
-        """Ship what is finished and has not arrived.
+        """Ship finished segments that have not arrived.
 
         Raises:
             ShipmentError: the node keeps no history, another pass is at work, or the target is
@@ -195,7 +195,7 @@ class Shipment:
         for number in waiting:
             shipped = self._copy(queue, number, ledger)
             if shipped is None:
-                break  # deleted or made anew meanwhile; the next pass sees what there is
+                break  # deleted or made anew meanwhile; the next pass lists it again
             ledger.add(shipped)
             is_changed = True
             uncommitted_bytes += shipped.byte_count
@@ -245,14 +245,14 @@ class Shipment:
         )
 
     def _is_told(self, ledger: Ledger) -> bool:
-        """Tell whether readers know what has arrived."""
+        """Tell whether the manifest for readers lists all that has arrived."""
         directory = self._target.reading().child(ARCHIVE_DIRECTORY)
         name = os.path.basename(layout.metadata_path("", ledger.topic))
         told = directory.read_start(name, _MAX_METADATA_BYTES)
         return told == layout.format_metadata(ledger.metadata())
 
     def _commit(self, ledger: Ledger) -> None:
-        """Make what has arrived known: to the next pass, then to readers."""
+        """Write down the arrived segments: for the next pass, then for readers."""
         files = f"{ARCHIVE_DIRECTORY}/"
         generation = os.path.basename(layout.generation_path("", ledger.topic))
         archive = self._target.reading().child(ARCHIVE_DIRECTORY)

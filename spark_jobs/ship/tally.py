@@ -9,7 +9,7 @@ _START = struct.Struct(">iq")
 class RecordTally:
     """The records of the bytes that were fed, in pieces of any size.
 
-    What cannot be a record ends the count; the bytes are copied as they are, and readers tell.
+    Bytes that cannot be a record end the count; the bytes are copied as they are, and readers tell.
     """
 
     def __init__(self) -> None:

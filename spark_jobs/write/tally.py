@@ -1,4 +1,4 @@
-"""A count, on the driver, of what tasks really published: also those that failed or were killed.
+"""A count, on the driver, of published messages, also those of tasks that failed or were killed.
 
 Spark tells the driver only of attempts that ended well. So each attempt tells the driver itself, in
 a line after every answer of nsqd: its id, and how many messages are acknowledged by then. What an

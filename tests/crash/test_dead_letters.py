@@ -1,4 +1,7 @@
-"""A kill while messages become dead letters: each is in its channel or in the dead-letter topic."""
+"""A kill while messages become dead letters: each is in its channel or in the dead-letter topic.
+
+A dead letter that is there has its cause: that was written before.
+"""
 
 import pytest
 
@@ -53,6 +56,12 @@ async def test_a_kill_leaves_each_message_somewhere(cluster: Cluster, sync_every
     await consumer.close()
     await nsqd.start()
 
+    peeked = await nsqd.get(f"/topic/peek?topic={DEAD}&format=json&count=100")
+    assert peeked["messages"]
+    for letter in peeked["messages"]:
+        origin = letter["origin"]
+        assert (origin["topic"], origin["channel"]) == (TOPIC, CHANNEL)
+        assert (origin["reason"], origin["attempts"]) == ("attempts", 1)
     dead = await read_all(nsqd, DEAD)
     alive = await read_all(nsqd, TOPIC)
     assert set(dead) | set(alive) == set(BODIES)

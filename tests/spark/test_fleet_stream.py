@@ -41,8 +41,10 @@ class Query:
         self.limit = self.reader.getDefaultReadLimit()
 
     def batch(self) -> list[bytes]:
-        """The bodies of the next micro-batch."""
+        """The bodies of the next micro-batch; Spark makes none of an offset that has not moved."""
         end = json.loads(json.dumps(self.reader.latestOffset(self.offset, self.limit)))
+        if end == self.offset:
+            return []
         partitions = self.reader.partitions(self.offset, end)
         executor = pickle.loads(pickle.dumps(self.reader))
         self.offset = end
@@ -121,6 +123,31 @@ def test_a_topic_made_anew_is_an_error_and_then_a_new_beginning(node: DaemonProc
     assert lenient.take(300) == bodies(1000, 300)
 
 
+@pytest.mark.parametrize("is_remote", [True, False])
+def test_a_query_that_had_read_all_goes_on_after_nsqd_deleted_it(
+    node: DaemonProcess, *, is_remote: bool
+) -> None:
+    """Stopped, as a caught-up query; consumers finish everything, and nsqd is started anew."""
+    place = {"nsqd": node.http_address} if is_remote else {"path": str(node.data_path)}
+    options = place | {"topic": "t", "startingOffsets": "earliest"}
+    publish(node, 0, 10)
+    wait_until(lambda: _is_synced(node))
+    ahead, behind = Query(**options), Query(maxOffsetsPerTrigger="4", **options)
+    assert ahead.take(10) == bodies(0, 10)
+    assert behind.batch() == bodies(0, 4)
+    ahead.reader.stop()
+    behind.reader.stop()
+    node.request("POST", "/topic/empty?topic=t")
+    node.stop()
+    node.start()
+
+    assert Query(offset=ahead.offset, **options).batch() == []
+    publish(node, 10, 5)
+    assert Query(offset=ahead.offset, **options).take(5) == bodies(10, 5)
+    with pytest.raises(SegmentLostError, match=r"segment 0 of queue t .* was deleted before"):
+        Query(offset=behind.offset, **options).batch()
+
+
 def test_an_archive_is_not_held_up_by_consumers(node: DaemonProcess) -> None:
     """The queue is emptied; its history is read, and goes on in the directory of the node."""
     options = {"topic": "t", "from": "archive"}
@@ -165,6 +192,14 @@ def test_a_node_that_is_away_is_waited_for_if_that_is_allowed(node: DaemonProces
     publish(node, 10, 10)
 
     assert query.take(10) == bodies(10, 10)
+    publish(node, 20, 10)
+    begin = query.offset
+    wait_until(lambda: query.reader.latestOffset(begin, query.limit) != begin)
+    end = query.reader.latestOffset(begin, query.limit)
+    node.kill()
+    again = Query(nsqd=node.http_address, topic="t", failOnDataLoss="false", offset=begin)
+    with pytest.raises(NodeError, match=r"batch has messages of queue t of .* cannot be reached"):
+        again.reader.partitions(begin, end)
     with pytest.raises(NodeError, match="knows no nsqd"):
         Query(lookupd="127.0.0.1:1", topic="t")
 

@@ -91,6 +91,7 @@ def test_spark_reads_a_bucket_with_the_settings_of_hadoop(
         assert {(row.node, row["count"]) for row in rows} == {("n1", 6), ("n2", 2)}
         assert kept.count() == 9
         kept.explain(extended=True)
+        assert main(["count", f"{fleet}/n2"]) == 0
     finally:
         for name in settings:
             spark.conf.unset(name)

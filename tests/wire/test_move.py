@@ -1,12 +1,15 @@
 """POST /topic/move, /channel/move and drop: who gets the messages, and what stays where it was."""
 
+import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from nsqd.config.limits import Limits
 from tests.support.http_client import HttpClient
 from tests.support.running_daemon import RunningDaemon, StartNsqd
+from tests.support.waiting import POLL_S
 
 
 @pytest.fixture
@@ -182,3 +185,119 @@ async def test_stats_tell_what_the_console_needs(start_nsqd: StartNsqd) -> None:
     assert topic["dead_letter_topic"] == "t.dead"
     assert channel["finish_count"] == 1
     assert channel["disk_bytes"] == 2 * 31
+
+
+DEAD = Limits(max_attempts=1, dead_letter_topic_suffix=".dead")
+
+
+async def fail(nsqd: RunningDaemon, channel: str, *bodies: bytes) -> None:
+    """Publish to a channel of `orders` alone, and let the messages fail there."""
+    async with await HttpClient.connect(("127.0.0.1", nsqd.daemon.http_port)) as http:
+        await http.post("/topic/create?topic=orders", b"")
+        await http.post(f"/channel/create?topic=orders&channel={channel}", b"")
+        await nsqd.publish("staging", *bodies)
+        moved = await http.post(f"/topic/move?topic=staging&to=orders&to_channel={channel}", b"")
+        assert moved.json()["moved"] == len(bodies)
+    consumer = await nsqd.consumer("orders", channel, rdy=len(bodies))
+    for _ in bodies:
+        consumer.req(await consumer.read_message(), 0)
+    await consumer.drain()
+    await consumer.close()
+
+
+async def dead_letters(http: HttpClient, count: int) -> list[dict[str, Any]]:
+    """Return the dead letters when there are so many."""
+    while True:
+        reply = await http.get("/topic/peek?topic=orders.dead&format=json&count=100")
+        found: list[dict[str, Any]] = reply.json().get("messages", [])
+        if len(found) == count:
+            return found
+        await asyncio.sleep(POLL_S)
+
+
+@pytest.mark.parametrize("mem_queue_size", [0, 10_000])
+async def test_replay_brings_each_to_the_channel_it_failed_in(
+    start_nsqd: StartNsqd, mem_queue_size: int
+) -> None:
+    nsqd = await start_nsqd(mem_queue_size=mem_queue_size, limits=DEAD)
+    async with await HttpClient.connect(("127.0.0.1", nsqd.daemon.http_port)) as http:
+        await http.post("/topic/create?topic=orders", b"")
+        await http.post("/channel/create?topic=orders&channel=other", b"")
+        await fail(nsqd, "mail", b"m1", b"m2")
+        await fail(nsqd, "bill", b"b1")
+        shown = await dead_letters(http, 3)
+        origins = [(each["body"], each["origin"]) for each in shown]
+        text = (await http.get("/topic/peek?topic=orders.dead")).body.decode()
+
+        reply = await http.post("/topic/replay?topic=orders.dead", b"")
+
+        assert [(body, origin["channel"]) for body, origin in origins] == [
+            ("m1", "mail"),
+            ("m2", "mail"),
+            ("b1", "bill"),
+        ]
+        first = origins[0][1]
+        assert (first["topic"], first["reason"], first["attempts"]) == ("orders", "attempts", 1)
+        assert 0 < first["timestamp"] < shown[0]["timestamp"]
+        assert len(first["id"]) == 16
+        assert first["id"] != shown[0]["id"]
+        assert text.count("from: orders:mail attempts: 1 ") == 2
+        assert reply.json() == {"moved": 3, "left": 0}
+        assert await bodies_of(http, "orders", "mail") == ["m1", "m2"]
+        assert await bodies_of(http, "orders", "bill") == ["b1"]
+        assert await bodies_of(http, "orders", "other") == []
+
+
+async def test_replay_of_a_channel_and_of_chosen_dead_letters(start_nsqd: StartNsqd) -> None:
+    nsqd = await start_nsqd(limits=DEAD)
+    async with await HttpClient.connect(("127.0.0.1", nsqd.daemon.http_port)) as http:
+        await fail(nsqd, "mail", b"1", b"2", b"3")
+        ids = [each["id"] for each in await dead_letters(http, 3)]
+        await http.post("/channel/create?topic=orders.dead&channel=ops", b"")
+
+        body = f'{{"ids":["{ids[1]}"]}}'.encode()
+        chosen = await http.post("/channel/replay?topic=orders.dead&channel=ops", body)
+        [shown, _] = (
+            await http.get("/channel/peek?topic=orders.dead&channel=ops&format=json")
+        ).json()["messages"]
+        counted = await http.post("/channel/replay?topic=orders.dead&channel=ops&count=1", b"")
+
+        assert chosen.json() == {"moved": 1, "left": 2}
+        assert shown["origin"]["channel"] == "mail"
+        assert counted.json() == {"moved": 1, "left": 1}
+        assert await bodies_of(http, "orders", "mail") == ["2", "1"]
+
+
+async def test_what_has_no_channel_to_go_back_to_stays(start_nsqd: StartNsqd) -> None:
+    nsqd = await start_nsqd(limits=DEAD)
+    async with await HttpClient.connect(("127.0.0.1", nsqd.daemon.http_port)) as http:
+        await nsqd.publish("orders.dead", b"by hand")
+        await fail(nsqd, "gone", *(b"g%d" % number for number in range(700)))
+        await fail(nsqd, "mail", b"m1", b"m2")
+        await http.post("/channel/delete?topic=orders&channel=gone", b"")
+
+        reply = await http.post("/topic/replay?topic=orders.dead", b"")
+        again = await http.post("/topic/replay?topic=orders.dead", b"")
+        assert (await bodies_of(http, "orders.dead"))[:3] == ["by hand", "g0", "g1"]
+        await http.post("/channel/create?topic=orders&channel=gone", b"")
+        last = await http.post("/topic/replay?topic=orders.dead", b"")
+        await http.post("/topic/delete?topic=orders", b"")
+        await fail(nsqd, "mail", b"m3")
+        await http.post("/topic/delete?topic=orders", b"")
+        without = await http.post("/topic/replay?topic=orders.dead", b"")
+
+        kept = {"CHANNEL_NOT_FOUND orders:gone": 700, "ORIGIN_UNKNOWN": 1}
+        assert reply.json() == {"moved": 2, "left": 701, "kept": kept}
+        assert again.json() == {"moved": 0, "left": 701, "kept": kept}
+        assert last.json() == {"moved": 700, "left": 1, "kept": {"ORIGIN_UNKNOWN": 1}}
+        assert without.json()["kept"] == {"ORIGIN_UNKNOWN": 1, "TOPIC_NOT_FOUND orders": 1}
+
+
+async def test_bad_replays(http: HttpClient) -> None:
+    missing = await http.post("/topic/replay?topic=nothing", b"")
+    unnamed = await http.post("/channel/replay?topic=nothing", b"")
+    wrong = await http.get("/topic/replay?topic=nothing")
+
+    assert (missing.status, missing.json()) == (404, {"message": "TOPIC_NOT_FOUND"})
+    assert (unnamed.status, unnamed.json()) == (400, {"message": "MISSING_ARG_CHANNEL"})
+    assert wrong.status == 405

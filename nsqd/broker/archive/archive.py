@@ -40,7 +40,7 @@ MAX_WAITING_BYTES = 64 * 1024 * 1024
 
 
 class Safety(IntEnum):
-    """What has become of a message in its archive when its publish is acknowledged."""
+    """The state of a message in its archive when its publish is acknowledged."""
 
     GATHERED = 0  # it waits in memory, for 50 ms
     WRITTEN = 1  # a kill of the daemon does not take it
@@ -232,7 +232,7 @@ class Archive:
     def await_written(self, other: Receipt | None) -> Receipt | None:
         """Return the receipt of a publish that was just added: None if it waits for nothing.
 
-        Args: other: what the publish waits for besides.
+        Args: other: another receipt that the publish waits for.
         """
         safety = self.safety
         if safety is _GATHERED:
@@ -372,7 +372,7 @@ class Archive:
                 self.write_error = None
 
     def sync(self, now_ns: int) -> None:
-        """Make all durable and delete what is too old; note in `sync_error` if that fails."""
+        """Make all durable and delete old segments; note in `sync_error` if that fails."""
         with self._sync_lock:
             try:
                 self._sync(now_ns)

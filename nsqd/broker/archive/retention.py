@@ -25,11 +25,11 @@ from struct import Struct
 
 from diskqueue import layout
 from diskqueue.errors import CorruptSegmentError
+from diskqueue.identity import Deleted, Generation
 from diskqueue.layout import QueueFiles
 from diskqueue.recovery import recover
 from diskqueue.segment import RecordLimits, SegmentState, iter_buffers
 from diskqueue.sidecar import Position
-from diskqueue.sidecars.generation import Generation
 from diskqueue.sync_job import remove_queue
 from diskqueue.views.pins import Pins
 from diskqueue.views.view import SegmentRange, find_synced
@@ -136,6 +136,8 @@ class ArchiveLook:
     read: Position
     synced: Position
     written: Position
+    # The newest segment that is gone.
+    last_deleted: Deleted | None = None
 
     def open_segment(self, segment: SegmentRange) -> int:
         """Return a descriptor of a segment.
@@ -250,6 +252,7 @@ class RetainedLog:
             read=Position(self._segments[0].state.number, self._read_pos),
             synced=find_synced(self._writer),
             written=self.end,
+            last_deleted=self.generation.last_deleted,
         )
 
     def append(self, chunks: Sequence[Chunk], now_ns: int) -> int:
@@ -368,6 +371,11 @@ class RetainedLog:
             self._durable_text = None
             layout.write_atomically(layout.metadata_path(self._directory, self._name), text)
             self._durable_text = text
+        if self._dropped:
+            newest = self._dropped[-1]
+            # A reader that is not told takes the segment for lost, and says so.
+            with contextlib.suppress(OSError):
+                self.generation.store_deleted(newest.number, newest.end)
         # Oldest first: what a crash leaves stands right before the read position, and is found.
         while self._dropped:
             state = self._dropped[0]
@@ -457,6 +465,7 @@ class RetainedLog:
         self._read_pos = 0
         self._writer.release(oldest.state)
         self._dropped.append(oldest.state)
+        self.generation.note_retired(oldest.state.number, oldest.state.end)
         self.size_bytes -= oldest.state.end
         self.record_count = max(self.record_count - oldest.record_count, 0)
 

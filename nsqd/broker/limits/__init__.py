@@ -5,7 +5,7 @@ book          LimitBook: which limits hold for a topic; the broker and /topic/li
 topic_bounds  TopicBounds: refuses publishes, trims and sweeps the queues of a topic
 queue_bounds  QueueBounds: removes messages of one queue beyond a limit; Losses counts them
 dead_letter   Limbo: publishes removed messages to the dead-letter topic
+causes        CauseLog: where the dead letters of a topic come from; cause_book: those of all topics
 
-`nsqd.config.limits` declares the limits. A limit on subscribing or on messages in flight belongs to
-broker.channel; book says which flags do not hold for dead letters. Imports broker.queue, channel.
+`nsqd.config.limits` declares limits; one on messages in flight is broker.channel's. Imports queue.
 """

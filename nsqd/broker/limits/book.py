@@ -93,7 +93,7 @@ class LimitBook:
                 *(topic.name, limits.dead_letter_topic_suffix),
             )
         clock = AgeClock(self._scheduler, limits.msg_ttl_s)
-        rules = Rules(limits, clock, self._scheduler, name, self._publish)
+        rules = Rules(topic.name, limits, clock, self._scheduler, name, self._publish)
         topic.bounds = TopicBounds(topic, rules)
 
     def _is_dead_letter_topic(self, name: str) -> bool:

@@ -114,6 +114,7 @@ class AgeClock:
 class Rules:
     """The limits of all queues of a topic, and the means to enforce them."""
 
+    topic_name: str
     limits: Limits
     clock: AgeClock
     scheduler: Scheduler
@@ -127,17 +128,20 @@ class QueueBounds:
 
     def __init__(
         self,
-        name: str,
+        channel_name: str,
         queue: MessageQueue,
         losses: Losses,
         rules: Rules,
         resume: Callable[[], object],
     ) -> None:
         """Args:
-        name: of the queue, for the log.
+        channel_name: empty for the topic's own queue.
         resume: called after a rest, when `take` may give messages again.
         """
-        self.name = name
+        # For the log.
+        self.name = f"CHANNEL({rules.topic_name}:{channel_name})"
+        if not channel_name:
+            self.name = f"TOPIC({rules.topic_name})"
         # When the front of the queue may be too old, on the scheduler's clock.
         self.look_at = 0.0
         self._queue = queue
@@ -150,7 +154,9 @@ class QueueBounds:
         self._limbo: Limbo | None = None
         if rules.dead_letter_name is not None:
             self._limbo = Limbo(
-                rules.dead_letter_name, rules.publish, rules.scheduler, self._note_dead_lettered
+                rules.dead_letter_name,
+                (rules.topic_name, channel_name),
+                *(rules.publish, rules.scheduler, self._note_dead_lettered),
             )
         # Messages removed since the last rest.
         self._removed_count = 0
@@ -261,7 +267,7 @@ class QueueBounds:
         if self._limbo is None:
             self._drop(piece, DropReason.TTL)
         elif self._limbo.has_room:
-            self._limbo.add(piece.messages())
+            self._limbo.add(piece.messages(), DropReason.TTL.value)
         else:
             self._queue.untake(piece)
             self._rest(RETRY_S)
@@ -296,7 +302,7 @@ class QueueBounds:
             self._commit(worn_out)
             self._losses.dropped_counts[DropReason.ATTEMPTS] += len(worn_out)
         elif self._limbo.has_room:
-            self._limbo.add(worn_out)
+            self._limbo.add(worn_out, DropReason.ATTEMPTS.value)
         else:
             return messages  # delivered once more; the limbo may have room when they come back
         return [message for message in messages if message[2] < limit]

@@ -80,7 +80,7 @@ class TopicBounds:
         self.limits = rules.limits
         self._drops_oldest = rules.limits.max_depth_policy is DepthPolicy.DROP_OLDEST
         self._scheduler = rules.scheduler
-        self._own = QueueBounds(f"TOPIC({self._name})", self._queue, topic.losses, rules, _ignore)
+        self._own = QueueBounds("", self._queue, topic.losses, rules, _ignore)
         # Publishes have come since the queues were last looked at; and a slice is planned.
         self._is_trim_due = False
         self._is_trimming = False
@@ -105,8 +105,9 @@ class TopicBounds:
 
     def attach(self, channel: Channel) -> None:
         """Give a channel the limits of its topic."""
-        name = f"CHANNEL({self._name}:{channel.name})"
-        bounds = QueueBounds(name, channel.queue, channel.losses, self._rules, channel.look_again)
+        bounds = QueueBounds(
+            *(channel.name, channel.queue, channel.losses, self._rules), channel.look_again
+        )
         channel.set_bounds(bounds)
 
     def close(self) -> None:

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Protocol
 
 from diskqueue import DiskQueue, layout
-from diskqueue.checksums.failures import ChecksumFailures
+from diskqueue.checksums.verifier import ChecksumFailures
 from diskqueue.envelope import HEADER_BYTES
-from diskqueue.sidecars.identity import make_identity
+from diskqueue.identity import make_identity
 from nsqd.broker.disposal import dispose
 from nsqd.broker.durations import SyncTimes
 from nsqd.broker.queue.aside import AsideAppends
@@ -34,7 +34,7 @@ from nsqd.broker.queue.front import NO_FRONT, DiskFront, Front
 from nsqd.broker.queue.pace import Pace
 from nsqd.broker.queue.receipt import Receipt, Receipts
 from nsqd.broker.queue.sync_schedule import SyncRules, SyncSchedule
-from nsqd.broker.scheduler import Scheduler
+from nsqd.broker.scheduler import Scheduler, Timer
 
 logger = logging.getLogger(__name__)
 
@@ -145,6 +145,26 @@ class DiskSettings:
     is_trusted: bool = False
 
 
+class Retry:
+    """One action that is planned after a delay, or none."""
+
+    def __init__(self, scheduler: Scheduler, delay_s: float) -> None:
+        self._scheduler = scheduler
+        self._delay_s = delay_s
+        self._timer: Timer | None = None
+
+    def plan(self, action: Callable[[], object]) -> None:
+        """Do this after the delay, instead of what was planned."""
+        self.cancel()
+        self._timer = self._scheduler.call_at(self._scheduler.time() + self._delay_s, action)
+
+    def cancel(self) -> None:
+        """Do nothing."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
 class DiskBackend:
     """Records and due times on disk, synced by a schedule of their own."""
 
@@ -197,15 +217,18 @@ class DiskBackend:
         # Holds no reference to the backend: the garbage collector is off.
         self._report = partial(_report, name, on_repeat, on_write)
         self._receipts = receipts or Receipts(needs_sync=False)
+        rules = SyncRules(
+            every_count=settings.sync_every,
+            timeout_s=settings.sync_timeout_s,
+            is_group_commit=self._receipts.needs_sync,
+        )
+        # Tries a deletion again that has failed.
+        self._retry = Retry(scheduler, rules.full_sync_delay_s)
         self._schedule = SyncSchedule(
             name,
             self._queue,
             scheduler,
-            SyncRules(
-                every_count=settings.sync_every,
-                timeout_s=settings.sync_timeout_s,
-                is_group_commit=self._receipts.needs_sync,
-            ),
+            rules,
             on_outcome=partial(self._report, "sync"),
             sync_times=sync_times,
         )
@@ -376,7 +399,12 @@ class DiskBackend:
             self._queue.close()
 
     def delete(self) -> Receipt:
-        """Forget all records and remove the files; the receipt is done when they are gone."""
+        """Forget all records and remove the files; the receipt is done when they are gone.
+
+        If that fails, the receipt has the error, and it is tried again until it succeeds, or a new
+        queue of the name gets this backend.
+        """
+        self._retry.cancel()
         self._leaving[self._name] = self
         receipt = Receipt(1)
         self.empty().when_done(partial(self._finish_delete, receipt))
@@ -384,6 +412,7 @@ class DiskBackend:
 
     def stay(self) -> None:
         """Be the backend of a new queue of the same name: the old one was being deleted."""
+        self._retry.cancel()
         del self._leaving[self._name]
         self._queue.generation.end()
 
@@ -400,17 +429,25 @@ class DiskBackend:
         if self._leaving.get(self._name) is not self:
             receipt.settle(error)
             return
+        was_there = False
+        if error is None:
+            try:
+                was_there = self._queue.delete()
+            except OSError as raised:
+                logger.error("DISKQUEUE(%s): failed to delete - %s", self._name, raised)  # noqa: TRY400 - no traceback
+                error = raised
+        if error is not None:
+            # Records that a start would find must not come back when the disk is well again, and
+            # the topic is deleted a second time.
+            self._retry.plan(self.delete)
+            receipt.settle(error)
+            return
         del self._leaving[self._name]
         self.stop()
         for verb in ("sync", "read"):
             self._report(verb, None)
-        try:
-            was_there = self._queue.delete()
-        except OSError as raised:
-            receipt.settle(error or raised)
-            return
-        if error is not None or not was_there:
-            receipt.settle(error)
+        if not was_there:
+            receipt.settle(None)
             return
         # Without their names in the directory no start takes the queue for one that exists.
         sync_directory = partial(layout.fsync_directory, self._data_path)
@@ -418,6 +455,7 @@ class DiskBackend:
 
     def stop(self) -> None:
         """Start no sync any more."""
+        self._retry.cancel()
         self._schedule.stop()
 
 

@@ -108,6 +108,8 @@ class Batch:
         """Return the messages as disk records: the bytes, and the length of each."""
         sizes = list(map(len, self.bodies[start:stop]))
         data = b"".join(self._record_parts(start, stop, sizes))
+        if sizes.count(sizes[0]) == len(sizes):
+            return data, [sizes[0] + RECORD_OVERHEAD_BYTES] * len(sizes)
         return data, [size + RECORD_OVERHEAD_BYTES for size in sizes]
 
     def record_parts(self) -> list[bytes]:

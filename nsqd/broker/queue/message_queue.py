@@ -106,7 +106,7 @@ class MessageQueue:
         count = len(batch.bodies)
         room = 0 if self._unread_count or is_stored else self._capacity - self.memory.count
         if count <= room:
-            self.memory.enter(Piece(batch, 0, count, _MEMORY))
+            self.memory.enter_published(batch, count)
             return
         aside = self.backend.aside
         if aside is not None and aside.is_needed and not batch.is_deferred:

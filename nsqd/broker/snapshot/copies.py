@@ -1,4 +1,4 @@
-"""Copies of what a channel has in memory, complete some turns after the moment that they show.
+"""Copies of a channel's messages in memory, complete some turns after the moment that they show.
 
 To copy a million messages at once would hold the loop up for 20 ms and more. So a copy is begun at
 its moment and completed in steps, and whatever is about to change before it was copied is copied
@@ -136,5 +136,5 @@ class DeferredCopy:
             self._current = None
 
     def let_go(self) -> list[dict[float, list[Message]]]:
-        """Return what has to be disposed of, at the end."""
+        """Return the containers to dispose of, at the end."""
         return [self._runs] if self._is_owner else []

@@ -40,7 +40,7 @@ _pack_due = Struct(">q").pack
 
 
 class State(Enum):
-    """What a message in memory waits for."""
+    """The state of a message in memory: what it waits for."""
 
     READY = "ready"
     DEFERRED = "deferred"

@@ -22,6 +22,7 @@ import numpy as np
 
 from diskqueue import layout, sidecar
 from diskqueue.errors import CorruptMetadataError
+from diskqueue.identity import MAX_FILE_BYTES, Deleted, parse_generation
 from spark_jobs.object_store import split_uri
 from spark_jobs.read.files.directory import Directory, expand
 from spark_jobs.read.options import Origin, ReadOptions
@@ -156,7 +157,9 @@ class _Listing:
         for queue in queues:
             queue.node_id = node_id
             if queue.name in self._with_generation:
-                queue.generation = read_generation(self._directory, queue.name)
+                found = _read_generation_file(self._directory, queue.name)
+                if found is not None:
+                    queue.generation, queue.last_deleted = found
 
     def _read_first_times(self, queues: list[Queue]) -> None:
         """Add the time of each segment's first record, so that others are left out unread."""
@@ -242,7 +245,13 @@ def read_generation(directory: Directory, name: str) -> str | None:
     Raises:
         OSError: the file cannot be read.
     """
-    return _read_identity(directory, f"{name}{_GENERATION_ENDING}")
+    found = _read_generation_file(directory, name)
+    return None if found is None else found[0]
+
+
+def _read_generation_file(directory: Directory, name: str) -> tuple[str, Deleted | None] | None:
+    text = directory.read_start(f"{name}{_GENERATION_ENDING}", MAX_FILE_BYTES)
+    return None if text is None else parse_generation(text)
 
 
 def read_node_id(directory: Directory, options: ReadOptions) -> str | None:

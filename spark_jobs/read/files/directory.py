@@ -27,7 +27,7 @@ _BRACES = re.compile(r"\{([^{}]*)\}")
 # All but %, # and ?, which mean something in a URI.
 _PLAIN = " !\"$&'()*+,-./:;<=>@[\\]^_`{|}~"
 _MAX_GLOB_DIRECTORIES = 100_000
-# With an endpoint of one's own any region does, and nobody has to be asked for it.
+# With an endpoint of one's own any region does, and none has to be looked up.
 _DEFAULT_REGION = "us-east-1"
 _CONNECT_TIMEOUT_S = 10.0
 _REQUEST_TIMEOUT_S = 60.0

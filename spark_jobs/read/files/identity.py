@@ -71,6 +71,14 @@ def identity_of(generation: str | None) -> str:
     return UNKNOWN if generation is None else _GENERATION + generation
 
 
+def keep_generation(identity: str, known: str) -> str:
+    """Return an identity, with the generation of what was known of the queue if it has none."""
+    generation = find_generation(known)
+    if generation is None or find_generation(identity) is not None:
+        return identity
+    return f"{_GENERATION}{generation} {identity}".rstrip()
+
+
 def find_generation(identity: str) -> str | None:
     """Return the generation that is part of an identity, if it is."""
     for part in identity.split():
@@ -81,7 +89,11 @@ def find_generation(identity: str) -> str | None:
 
 def _find_same_part(queue: Queue, part: str) -> bool | None:
     if part.startswith(_GENERATION):
-        return queue.generation is not None and _GENERATION + queue.generation == part
+        if queue.generation is None:
+            # nsqd is about to delete the queue, or has just made it: the file is the first to go
+            # and the last to come. Its records tell, and its end.
+            return None
+        return _GENERATION + queue.generation == part
     if not part.startswith(_FINGERPRINT) or queue.is_remote:
         return None
     found = _find_fingerprint(queue, int(part.split(":")[1]))
@@ -107,11 +119,8 @@ def is_still(directory: Directory, name: str, identity: str) -> bool:
     Raises:
         OSError: a file cannot be read.
     """
-    queue = Queue(
-        "",
-        directory.name,
-        name,
-        generation=read_generation(directory, name),
-        store=directory.store,
-    )
+    generation = read_generation(directory, name)
+    if generation is None and find_generation(identity) is not None:
+        return False  # being deleted; the file may be that of a queue made anew
+    queue = Queue("", directory.name, name, generation=generation, store=directory.store)
     return find_same(queue, identity) is not False

@@ -21,11 +21,11 @@ QueueName = tuple[str, str | None]  # topic, channel
 
 @dataclass(frozen=True, slots=True)
 class KnownQueues:
-    """What nsqd.dat of one directory says, and whether an nsqd is at work there."""
+    """The contents of a directory's nsqd.dat, and whether an nsqd is at work there."""
 
     directory: str
     names: frozenset[QueueName]
-    # On this machine; what other machines run on a shared disk does not show.
+    # On this machine; an nsqd of another machine on a shared disk does not show.
     is_running: bool
 
 
@@ -75,7 +75,7 @@ def _is_locked(path: str | None) -> bool:
 
 
 def describe_unseen(known: KnownQueues, on_disk: set[QueueName]) -> str | None:
-    """Say what of the known queues a look at the directory cannot see; None if it sees all.
+    """Name the known queues that a look at the directory cannot see; None if it sees all.
 
     Args:
         on_disk: the queues that have files.

@@ -233,9 +233,10 @@ def _scan(
         except RefusedError as error:
             if error.status not in (404, 412):
                 raise
-            _report_lost(each, f"cannot be read ({error})", fails=options.fails_on_data_loss)
+            reason = f"is gone since this job was planned ({error}); let nsqd keep an archive"
+            _report_lost(each, reason, fails=options.fails_on_data_loss)
         except NodeError as error:
-            if options.fails_on_data_loss or options.mode is Mode.FAILFAST:
+            if options.fails_on_data_loss or options.mode is Mode.FAILFAST or options.is_stream:
                 raise
             size = each.end - each.start
             yield Corruption("unreachable", each, each.start, size, str(error)), each

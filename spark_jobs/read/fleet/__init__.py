@@ -1,4 +1,4 @@
-"""Nodes over HTTP: what nsqd serves for analysis (docs/contract/analytics.md).
+"""Nodes over HTTP: nsqd's routes for analysis (docs/contract/analytics.md).
 
 options.py    which nodes, and how to reach them     client.py       one node: requests, retries
 lookup.py     the nodes that nsqlookupd knows        remote_file.py  a segment, read ahead

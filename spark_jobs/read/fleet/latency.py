@@ -18,7 +18,7 @@ Latencies = dict[tuple[str, str], dict[float, float]]
 
 
 def find_latencies(urls: Iterable[str], options: FleetOptions) -> tuple[Latencies, list[str]]:
-    """Ask nodes; return what they measure, and a sentence about each that did not answer."""
+    """Ask nodes; return their latencies, and a sentence about each that did not answer."""
     found: Latencies = {}
     failures = []
 
@@ -41,7 +41,7 @@ def find_latencies(urls: Iterable[str], options: FleetOptions) -> tuple[Latencie
 
 
 def add_latencies(found: Latencies, stats: Mapping[str, Any]) -> None:
-    """Add what one node's /stats has; of several nodes the longest time counts."""
+    """Add the latencies in one node's /stats; of several nodes the longest time counts."""
     for topic in stats["topics"]:
         for channel in topic["channels"]:
             key = topic["topic_name"], channel["channel_name"]

@@ -1,4 +1,4 @@
-"""Leases of snapshots: a snapshot is there as long as somebody renews its lease.
+"""Leases of snapshots: a snapshot is there as long as its lease is renewed.
 
 A driver that keeps a snapshot for several reads has a `LeaseKeeper`, which renews until it is
 closed and releases then. Without one, the tasks that read renew the lease from a thread, also while

@@ -49,6 +49,9 @@ class Manifest:
         queue.generation = entry["generation"]
         queue.counts = dict(entry["counts"])
         queue.metadata = Metadata(queue.counts.get("disk", 0), *entry["read"], *entry["synced"])
+        # An nsqd of before this was written down does not tell it.
+        if (deleted := entry.get("last_deleted")) is not None:
+            queue.last_deleted = deleted[0], deleted[1]
         for each in entry["segments"]:
             queue.sizes[each["number"]] = each["end"]
             if each["first_ns"] is not None:

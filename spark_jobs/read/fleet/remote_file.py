@@ -57,7 +57,7 @@ class RemoteFile:
         self._resources.close()
 
     def size(self) -> int:
-        """Return the end of what may be read."""
+        """Return the end of the bytes that may be read."""
         return self._end
 
     def seek(self, position: int) -> None:

@@ -150,7 +150,7 @@ def test_size_outside_the_limits_is_refused(tmp_path: Path, size: int) -> None:
     queue = DiskQueue(tmp_path, "t", max_record_bytes=126)
 
     with pytest.raises(RecordTooLargeError) as caught:
-        queue.put([payload(0), b"x" * size])
+        queue.put([b"x" * 26, b"x" * 126, b"x" * size])
 
     assert str(caught.value) == (
         f"invalid message write size ({size}) minMsgSize=26 maxMsgSize=126"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from diskqueue import DiskQueue, layout
+from diskqueue.tools.check import check_queue
 from tests.unit.diskqueue.queue_files import (
     RECORD_BYTES,
     consume,
@@ -588,3 +589,30 @@ def test_metadata_is_replaced_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     assert metadata_path(tmp_path).read_text() == "1\n0,0\n0,32\n"
     assert names(tmp_path) == ["000000.dat", "meta.dat"], "no temporary file is left"
+
+
+def test_segment_goes_before_an_older_one_only_if_the_sidecar_will_be_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the fingerprint of the read position `check` would call the segment lost."""
+    queue = open_queue(tmp_path)
+    queue.put([payload(number) for number in range(9)])
+    assert len(drain(queue)) == 9
+    queue.commit([0, 3, 4, 5])
+    pread = os.pread
+
+    def fail_at_read_position(fd: int, size: int, offset: int) -> bytes:
+        if offset == RECORD_BYTES and os.readlink(f"/proc/self/fd/{fd}").endswith("000000.dat"):
+            fail_with_io_error()
+        return pread(fd, size, offset)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pread", fail_at_read_position)
+        with pytest.raises(OSError, match="Input/output"):
+            queue.sync()
+    assert segment_path(tmp_path, 1).exists()
+
+    queue.sync()
+    assert not segment_path(tmp_path, 1).exists()
+    files = layout.find_queue_files(str(tmp_path), "t")
+    assert not check_queue(str(tmp_path), files).damage

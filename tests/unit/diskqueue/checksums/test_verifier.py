@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from diskqueue import DiskQueue, RecordChunk
-from diskqueue.checksums.failures import ChecksumFailures
+from diskqueue.checksums.verifier import ChecksumFailures
 from tests.unit.diskqueue.queue_files import (
     NAME,
     frame_all,

@@ -132,6 +132,74 @@ def test_deleting_goes_on_after_a_file_that_cannot_be_removed(
     assert rig.announcements[-3:] == [("t", "a"), ("t", "b"), ("t", None)]
 
 
+def assert_deletion_fails(rig: BrokerRig) -> None:
+    outcome = rig.broker.delete_topic("t")
+    rig.settle()
+    assert "Operation not permitted" in str(outcome.error)
+
+
+@pytest.mark.parametrize("call", ["unlink", "fsync"])
+def test_a_second_delete_removes_what_the_first_could_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """The topic was made again in between, without the channels whose files are still there."""
+    rig = BrokerRig(tmp_path, mem_queue_size=0)
+    for name in ("a", "b"):
+        rig.client(name, ready=1)
+    rig.publish(*numbers(3))
+    rig.advance(5)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, _refuse)
+        assert_deletion_fails(rig)
+        rig.topic()
+        assert_deletion_fails(rig)
+        rig.topic()
+    assert list(tmp_path.glob("t:a.*"))
+
+    outcome = rig.broker.delete_topic("t")
+    rig.settle()
+
+    assert outcome.is_done
+    assert outcome.error is None
+    assert list(tmp_path.glob("t*")) == []
+
+
+def test_a_failed_deletion_is_tried_again_until_the_disk_is_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = BrokerRig(tmp_path, mem_queue_size=0)
+    rig.client("a", ready=1)
+    rig.publish(*numbers(3))
+    rig.advance(5)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", _refuse)
+        assert_deletion_fails(rig)
+        rig.advance(10)
+
+    rig.advance(5)
+
+    assert list(tmp_path.glob("t*")) == []
+    assert rig.scheduler.pending_timers == []
+
+
+def test_a_channel_that_is_made_again_after_a_failed_deletion_is_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = BrokerRig(tmp_path, mem_queue_size=0)
+    rig.client("a", ready=1)
+    rig.publish(*numbers(3))
+    rig.advance(5)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", _refuse)
+        assert_deletion_fails(rig)
+
+    client = rig.client("a", ready=10)
+    rig.publish(b"new")
+    rig.advance(5)
+
+    assert client.bodies == [b"new"]
+
+
 def test_an_ephemeral_channel_disappears_with_its_last_client(rig: BrokerRig) -> None:
     # Q-14
     first = rig.client("c#ephemeral")

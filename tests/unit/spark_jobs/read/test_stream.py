@@ -334,6 +334,27 @@ def test_a_topic_made_anew_between_two_looks(tmp_path: Path, *, has_generation: 
     lenient.close()
 
 
+def test_a_look_in_the_middle_of_a_deletion_reads_nothing_again(tmp_path: Path) -> None:
+    """The generation goes first, then the segments from the oldest on, then the metadata."""
+    write_queue(tmp_path, "t", [messages(0, 3), messages(3, 3)])
+    write_generation(tmp_path, "t", "a")
+    lenient = Query(tmp_path, failOnDataLoss="false", maxRowsPerTrigger="5")
+    assert lenient.batch() == bodies(0, 5)
+
+    (tmp_path / "t.diskqueue.generation").unlink()
+    end = lenient.reader.latestOffset(lenient.offset, lenient.limit)
+    segment_path(tmp_path, "t", 0).unlink()
+    lenient.batch()
+    segment_path(tmp_path, "t", 1).unlink()
+    assert not lenient.batch()
+
+    assert [each["id"][:3] for each in end["end"].popitem()[1].values()] == ["g:a"]
+    write_queue(tmp_path, "t", [messages(20, 3), messages(23, 4)])
+    write_generation(tmp_path, "t", "b")
+    assert lenient.batch() == bodies(20, 5)
+    assert lenient.batch() == bodies(25, 2)
+
+
 def test_a_topic_made_anew_with_its_first_records_gone(tmp_path: Path) -> None:
     """Only the generation tells: the records of the fingerprint are deleted in the new one, too."""
     write_queue(tmp_path, "t", [messages(0, 5)])

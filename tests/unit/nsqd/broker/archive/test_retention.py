@@ -170,6 +170,22 @@ def test_everything_goes_when_nothing_comes(tmp_path: Path) -> None:
     assert read_numbers(tmp_path) == [3]
 
 
+def test_the_segment_that_went_last_is_written_down(tmp_path: Path) -> None:
+    log = open_log(tmp_path, max_age_s=80.0)
+    write(log, range(3))
+    log.sync()
+    end = tuple(log.end)
+    assert log.look(is_pinned=False).last_deleted is None
+
+    log.trim(START_NS + 81 * SECOND_NS)
+
+    assert log.look(is_pinned=False).last_deleted == end
+    log.close()
+    again = open_log(tmp_path, max_age_s=80.0)
+    assert again.look(is_pinned=False).last_deleted == end
+    again.close()
+
+
 def test_nothing_goes_before_the_metadata_says_so(tmp_path: Path) -> None:
     """At no moment does the metadata lead to a file that is gone: so no crash damages it."""
     log = open_log(tmp_path, max_bytes=2 * MIN_SEGMENT_BYTES)

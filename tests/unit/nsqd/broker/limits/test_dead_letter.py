@@ -8,8 +8,9 @@ import pytest
 
 from nsqd.broker.errors import ClosedError
 from nsqd.broker.limits import dead_letter
-from nsqd.broker.limits.dead_letter import Limbo, Publish, find_dead_letter_name
+from nsqd.broker.limits.dead_letter import DeadLetters, Limbo, Publish, find_dead_letter_name
 from nsqd.broker.limits.overrides import LimitOverrides
+from nsqd.broker.peek import Place, peek_topic
 from nsqd.broker.queue.batch import Message
 from nsqd.broker.queue.receipt import Receipt
 from nsqd.broker.topic import Topic
@@ -48,7 +49,7 @@ class TestDeadLetters:
         [delivery] = client.take()
 
         client.requeue(delivery.message_id)
-        rig.settle()
+        rig.advance(5)  # a message on disk stays there until its dead letter is synced
 
         assert client.channel.losses.dead_lettered_count == 1
         assert dropped(client.channel) == {}
@@ -62,10 +63,26 @@ class TestDeadLetters:
         channel = rig.channel()
         rig.publish(*numbered(10))
 
-        rig.advance(101)
+        rig.advance(110)
 
         assert (channel.depth, channel.losses.dead_lettered_count) == (0, 10)
         assert rig.client(topic="t.dead").bodies == numbered(10)
+
+    def test_a_message_on_disk_is_a_dead_letter_on_disk(self, tmp_path: Path) -> None:
+        rig = BrokerRig(tmp_path, mem_queue_size=3, limits=self.LIMITS)
+        client = rig.client(ready=0)
+        rig.publish(*numbered(10))  # three of them in memory
+        client.ready(10)
+        rig.settle()
+        for delivery in reversed(client.take()):
+            client.requeue(delivery.message_id)
+        rig.advance(5)
+
+        shown = peek_topic(rig.topic("t.dead"), 10, Place)
+        assert sorted(each.body for each in shown) == numbered(10)
+        in_memory = [each.body for each in shown if each.place is Place.MEMORY]
+        assert set(in_memory) <= set(numbered(3))
+        assert client.channel.losses.dead_lettered_count == 10
 
     def test_dead_letters_do_not_die_again(self, tmp_path: Path) -> None:
         rig = BrokerRig(tmp_path, limits=self.LIMITS)
@@ -84,24 +101,22 @@ class TestDeadLetters:
         assert client.channel.losses.dead_lettered_count == 0
         assert set(rig.broker.topics) == {"t", "t.dead"}
 
-    def test_a_refused_dead_letter_is_tried_again(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_refused_dead_letter_is_tried_again(self, tmp_path: Path) -> None:
         rig = BrokerRig(tmp_path, mem_queue_size=0, limits=self.LIMITS)
         client = rig.client()
         dead = rig.topic("t.dead")
         rig.publish(b"poison")
         [delivery] = client.take()
-        with monkeypatch.context() as patch:
-            patch.setattr(dead.queue.backend, "append", refuse)
-            client.requeue(delivery.message_id)
-            rig.advance(3)
-            assert client.channel.losses.dead_lettered_count == 0
-            assert client.channel.bounds is not None
-            assert client.channel.bounds.limbo_count == 1
-            assert client.channel.queue.backend.outstanding_count == 1
+        dead.refuse_publishes(lambda: OSError(errno.ENOSPC, "No space left on device"))
+        client.requeue(delivery.message_id)
+        rig.advance(3)
+        assert client.channel.losses.dead_lettered_count == 0
+        assert client.channel.bounds is not None
+        assert client.channel.bounds.limbo_count == 1
+        assert client.channel.queue.backend.outstanding_count == 1
+        dead.refuse_publishes(None)
 
-        rig.advance(1)
+        rig.advance(5)
 
         assert client.channel.losses.dead_lettered_count == 1
         assert dead.depth == 1
@@ -115,7 +130,7 @@ class TestDeadLetters:
         rig.topic("t.dead")
         rig.publish(b"poison")
         [delivery] = client.take()
-        monkeypatch.setattr(Topic, "publish", refuse)
+        monkeypatch.setattr(Topic, "publish_moved", refuse)
         client.requeue(delivery.message_id)
         records = rig.broker.records()
         assert rig.broker.close() == []
@@ -134,8 +149,8 @@ class TestDeadLetters:
         client = rig.client()
         rig.publish(*numbered(9000))
         deliveries = client.take()
-        publish = Topic.publish
-        monkeypatch.setattr(Topic, "publish", refuse)
+        publish = Topic.publish_moved
+        monkeypatch.setattr(Topic, "publish_moved", refuse)
         for delivery in deliveries[:8000:500]:
             client.requeue(delivery.message_id)
         rig.advance(59)
@@ -147,7 +162,7 @@ class TestDeadLetters:
         in_limbo = client.channel.bounds.limbo_count
         rig.advance(100)  # and they become too old there
         assert client.channel.depth + client.channel.bounds.limbo_count == 9000
-        monkeypatch.setattr(Topic, "publish", publish)
+        monkeypatch.setattr(Topic, "publish_moved", publish)
         rig.advance(10)
 
         assert in_limbo >= 16
@@ -164,7 +179,7 @@ class TestDeadLetters:
         rig.publish(b"poison")
         [delivery] = client.take()
         with monkeypatch.context() as patch:
-            patch.setattr(Topic, "publish", refuse)
+            patch.setattr(Topic, "publish_moved", refuse)
             client.requeue(delivery.message_id)
 
         client.channel.empty()
@@ -246,6 +261,8 @@ class TestDeadLetters:
         rig.scheduler.holds_threads = True
         client.requeue(delivery.message_id)
         rig.settle()
+        rig.scheduler.finish_thread()  # writes the dead letter
+        rig.settle()
 
         while rig.scheduler.held_work:
             rig.scheduler.finish_thread(OSError(errno.EIO, "Input/output error"))
@@ -295,22 +312,22 @@ class TestLimbo:
 
     def make(self, scheduler: FakeScheduler, publish: Publish) -> tuple[Limbo, list[Message]]:
         safe: list[Message] = []
-        return Limbo("t.dead", publish, scheduler, safe.extend), safe
+        return Limbo("t.dead", ("t", "c"), publish, scheduler, safe.extend), safe
 
     def test_refused_messages_wait_for_the_retry_in_order(self) -> None:
         scheduler = FakeScheduler()
         start = scheduler.now
         tried: list[tuple[float, Sequence[bytes]]] = []
 
-        def publish(name: str, bodies: Sequence[bytes]) -> None:
-            tried.append((scheduler.now - start, bodies))
+        def publish(name: str, letters: DeadLetters) -> None:
+            tried.append((scheduler.now - start, letters.bodies))
             if len(tried) < 3:
                 raise ClosedError
 
         limbo, safe = self.make(scheduler, publish)
-        limbo.add(messages(b"a"))
+        limbo.add(messages(b"a"), "attempts")
         scheduler.advance(0.5)
-        limbo.add(messages(b"b"))
+        limbo.add(messages(b"b"), "attempts")
         assert (len(limbo), safe) == (2, [])
         scheduler.advance(10)
 
@@ -328,12 +345,12 @@ class TestLimbo:
         limbo, _ = self.make(FakeScheduler(), refuse)
 
         assert has_room(limbo)
-        limbo.add(messages(b"12345", b"6789"))
+        limbo.add(messages(b"12345", b"6789"), "attempts")
         assert has_room(limbo)
-        limbo.add(messages(b"x"))
+        limbo.add(messages(b"x"), "attempts")
         assert not has_room(limbo)
         assert limbo.clear() == messages(b"12345", b"6789", b"x")
-        limbo.add(messages(b"1234567890"))
+        limbo.add(messages(b"1234567890"), "attempts")
         assert not has_room(limbo)
 
     def test_bounds_of_messages_that_wait_for_the_disk(
@@ -343,19 +360,19 @@ class TestLimbo:
         monkeypatch.setattr(dead_letter, "MAX_UNSYNCED_BYTES", 10)
         receipts: list[Receipt] = []
 
-        def publish(name: str, bodies: Sequence[bytes]) -> Receipt:
+        def publish(name: str, letters: DeadLetters) -> Receipt:
             receipts.append(Receipt(1))
             return receipts[-1]
 
         limbo, safe = self.make(FakeScheduler(), publish)
-        limbo.add(messages(b"a", b"b"))
+        limbo.add(messages(b"a", b"b"), "attempts")
         assert has_room(limbo)
-        limbo.add(messages(b"c"))
+        limbo.add(messages(b"c"), "attempts")
         assert not has_room(limbo)
         receipts[0].settle(None)
         assert has_room(limbo)
         assert (len(limbo), safe) == (1, messages(b"a", b"b"))
-        limbo.add(messages(b"123456789"))
+        limbo.add(messages(b"123456789"), "attempts")
         assert not has_room(limbo)
         assert limbo.clear() == messages(b"c", b"123456789")
         assert has_room(limbo)

@@ -177,7 +177,8 @@ class TestRest:
         scheduler = rig.scheduler
         resumed_at: list[float] = []
         start = scheduler.now
-        rules = Rules(limits, AgeClock(scheduler, limits.msg_ttl_s), scheduler, "t.dead", publish)
+        clock = AgeClock(scheduler, limits.msg_ttl_s)
+        rules = Rules("t", limits, clock, scheduler, "t.dead", publish)
         bounds = QueueBounds(
             *("c", queue, Losses(), rules),
             lambda: resumed_at.append(scheduler.now - start),

@@ -204,6 +204,23 @@ def test_deferred_records_on_disk_have_their_due_times_beside_them(tmp_path: Pat
     assert read_all(moment)["disk"][-1] == b"later"
 
 
+def test_deferred_messages_of_a_topics_own_queue_have_their_due_times(tmp_path: Path) -> None:
+    rig = BrokerRig(tmp_path)
+    rig.advance(5.0)
+    due_ns = rig.scheduler.wall_time_ns() + 10 * 10**9
+    rig.publish(b"later", delay_s=10)
+    rig.advance(3.0)
+
+    moment = Moment(rig.topic(), None, rig.scheduler)
+    while moment.step():
+        pass
+    assert list(moment.iter_chunks(State.READY)) == []
+    [chunk] = moment.iter_chunks(State.DEFERRED)
+    moment.end()
+
+    assert int.from_bytes(chunk.due_times, "big") == due_ns
+
+
 def test_messages_that_become_dead_letters_are_still_here(tmp_path: Path) -> None:
     limits = Limits(max_attempts=1, dead_letter_topic_suffix=".dead")
     rig = BrokerRig(tmp_path, limits=limits)

@@ -1,0 +1,32 @@
+"""Marks: an extended attribute by which a segment and its checksum file know each other.
+
+Both get the same random one when they are made. Damage of their content does not change it, and a
+segment that go-diskqueue has made under the name of an older one has none. So where the marks are
+the same, the checksums are those of this segment, though not one of them may be right any more.
+Where they differ or are missing, as on a file system without attributes or in a copy without them,
+the content has to tell (`checks`).
+"""
+
+import contextlib
+import os
+import sys
+
+NAME = "user.nsqd.segment"
+_MARK_BYTES = 16
+
+
+def mark(segment_fd: int, checksums_fd: int) -> None:
+    """Give both files, which are new, the same mark, if the file system can."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            content = os.urandom(_MARK_BYTES)
+            os.setxattr(checksums_fd, NAME, content)
+            os.setxattr(segment_fd, NAME, content)
+
+
+def have_same_mark(segment: int | str, checksums: int | str) -> bool:
+    """Tell whether two files, open or by their paths, have a mark, and the same one."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            return os.getxattr(segment, NAME) == os.getxattr(checksums, NAME)
+    return False

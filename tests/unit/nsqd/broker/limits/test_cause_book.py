@@ -1,0 +1,201 @@
+"""CauseBook: dead letters have causes as long as they are there, and others cost nothing."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from diskqueue.layout import list_queues
+from nsqd.broker.limits import cause_book
+from nsqd.broker.limits.causes import CauseLog
+from nsqd.broker.topic import Topic
+from nsqd.config.limits import Limits
+from tests.support.broker_rig import BrokerRig
+from tests.support.limit_counts import SIZES, numbered
+
+LIMITS = Limits(max_attempts=1, dead_letter_topic_suffix=".dead")
+FILE = "t.dead.diskqueue.causes"
+
+
+def kill(rig: BrokerRig, *bodies: bytes, channel: str = "c", advance_s: float = 5.0) -> None:
+    """Publish messages and let them fail."""
+    client = rig.client(channel)
+    rig.publish(*bodies)
+    for delivery in client.take():
+        client.requeue(delivery.message_id)
+    rig.advance(advance_s)
+    client.channel.unsubscribe(client.consumer)
+
+
+def origins(rig: BrokerRig, topic: str = "t.dead") -> list[tuple[str, str, str, int]]:
+    """Return where the messages come from that wait in a topic."""
+    dead = rig.topic(topic)
+    messages = [message for message, _ in dead.queue.iter_loaded()]
+    found = rig.broker.causes.find(dead, [message[0] for message in messages])
+    return [found[message[0]][:4] for message in messages if message[0] in found]
+
+
+@SIZES
+def test_a_dead_letter_knows_its_channel(tmp_path: Path, mem_queue_size: int) -> None:
+    rig = BrokerRig(tmp_path, mem_queue_size=mem_queue_size, limits=LIMITS)
+    kill(rig, b"1")
+    rig.channel("c").empty()
+    kill(rig, b"2", channel="other")
+
+    wanted = [("t", "c", "attempts", 1), ("t", "other", "attempts", 1)]
+    assert sorted(origins(rig)) == wanted
+    records = rig.broker.records()
+    assert rig.broker.close() == []
+    again = BrokerRig(tmp_path, mem_queue_size=mem_queue_size, limits=LIMITS)
+    again.broker.load(records)
+    again.channel("c", "t.dead")
+    again.settle()
+    dead = again.channel("c", "t.dead")
+    piece = dead.queue.take(10, 1000)
+    assert piece is not None
+    ids = piece.batch.ids(piece.start, piece.stop)
+    found = again.broker.causes.find(again.topic("t.dead"), ids)
+    assert sorted(cause[:4] for cause in found.values()) == wanted
+
+
+def test_a_message_too_old_for_its_topic_has_no_channel(tmp_path: Path) -> None:
+    limits = Limits(msg_ttl_s=10, dead_letter_topic_suffix=".dead")
+    rig = BrokerRig(tmp_path, limits=limits)
+    rig.publish(b"old")
+    rig.advance(15)
+
+    assert origins(rig) == [("t", "", "ttl", 0)]
+
+
+def test_a_topic_without_dead_letters_has_no_file(tmp_path: Path) -> None:
+    rig = BrokerRig(tmp_path, mem_queue_size=0, limits=LIMITS)
+    rig.publish(*numbered(10), topic="t.dead")
+
+    assert not (tmp_path / FILE).exists()
+    assert origins(rig) == []
+
+
+@pytest.mark.parametrize("verb", ["finish", "empty", "delete"])
+def test_causes_go_with_the_dead_letters(tmp_path: Path, verb: str) -> None:
+    rig = BrokerRig(tmp_path, limits=LIMITS)
+    kill(rig, *numbered(3))
+    assert (tmp_path / FILE).exists()
+    rig.advance(60)
+    assert (tmp_path / FILE).exists()
+
+    if verb == "delete":
+        rig.broker.delete_topic("t.dead")
+    else:
+        client = rig.client("c", "t.dead")
+        rig.advance(cause_book.LOOK_S + 1)
+        assert (tmp_path / FILE).exists(), "they are in flight"
+        if verb == "finish":
+            for delivery in client.take():
+                client.finish(delivery.message_id)
+        else:
+            client.channel.empty()
+        rig.advance(cause_book.LOOK_S + 1)
+
+    assert not (tmp_path / FILE).exists()
+
+
+def test_a_topic_made_anew_has_no_old_causes(tmp_path: Path) -> None:
+    rig = BrokerRig(tmp_path, limits=LIMITS)
+    kill(rig, b"1")
+    rig.broker.delete_topic("t.dead")
+    rig.publish(b"a body of its own", topic="t.dead")
+    assert origins(rig) == []
+
+    kill(rig, b"2", channel="other")
+    assert ("t", "other", "attempts", 1) in origins(rig)
+
+
+def test_causes_of_a_topic_that_is_gone_are_removed(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_bytes(b"")
+    rig = BrokerRig(tmp_path)
+    rig.broker.load([], list_queues(tmp_path))
+    assert rig.broker.topics == {}
+    rig.advance(cause_book.LOOK_S + 1)
+
+    assert not (tmp_path / FILE).exists()
+
+
+def test_a_full_disk_leaves_the_dead_letter_without_a_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = BrokerRig(tmp_path, limits=LIMITS)
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CauseLog, "add", refuse)
+        kill(rig, b"1")
+        kill(rig, b"2")
+    kill(rig, b"3")
+
+    assert rig.topic("t.dead").depth == 3
+    assert origins(rig) == [("t", "c", "attempts", 1)]
+    assert len([each for each in caplog.records if "failed to note causes" in each.message]) == 1
+
+
+def test_a_refused_dead_letter_leaves_no_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = BrokerRig(tmp_path, limits=LIMITS)
+    kill(rig, b"1")
+    line = rig.topic("t.dead")._line  # noqa: SLF001 - refuses behind the ids
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(line, "publish", refuse)
+        kill(rig, b"2")
+    size = (tmp_path / FILE).stat().st_size
+    rig.advance(5)
+
+    assert size == 112
+    assert len(origins(rig)) == 2
+
+
+def test_with_group_commit_the_original_waits_for_the_cause(tmp_path: Path) -> None:
+    rig = BrokerRig(tmp_path, mem_queue_size=0, sync_every=1, limits=LIMITS)
+    client = rig.client()
+    rig.publish(b"poison")
+    rig.advance(1)
+    [delivery] = client.take()
+    rig.scheduler.holds_threads = True
+    client.requeue(delivery.message_id)
+    rig.settle()
+    rig.scheduler.finish_thread()  # writes the dead letter, whose sync follows that of the cause
+    rig.settle()
+    held = list(rig.scheduler.held_work)
+    assert len(held) == 2
+    rig.scheduler.held_work.clear()
+    rig.scheduler.held_work.append(held[1])
+    rig.scheduler.finish_thread()
+    rig.settle()
+    assert client.channel.losses.dead_lettered_count == 0
+
+    rig.scheduler.held_work.appendleft(held[0])
+    while rig.scheduler.held_work:
+        rig.scheduler.finish_thread(OSError(errno.EIO, "Input/output error") if held else None)
+        held = []
+        rig.settle()
+    rig.scheduler.holds_threads = False
+    rig.advance(5)
+
+    assert client.channel.losses.dead_lettered_count == 1, "an unsynced cause holds nothing up"
+
+
+def test_an_ephemeral_topic_leaves_no_causes(tmp_path: Path) -> None:
+    rig = BrokerRig(
+        tmp_path, limits=Limits(max_attempts=1, dead_letter_topic_suffix=".dead#ephemeral")
+    )
+    kill(rig, b"1")
+
+    dead = rig.broker.find_topic("t.dead#ephemeral")
+    assert isinstance(dead, Topic)
+    assert dead.depth == 1
+    assert list(tmp_path.glob("*causes*")) == []

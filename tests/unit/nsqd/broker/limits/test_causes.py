@@ -1,0 +1,127 @@
+"""CauseLog: a cause is found under the id of its dead letter, or is unknown; it is never wrong."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nsqd.broker.limits import causes
+from nsqd.broker.limits.causes import Cause, CauseLog
+
+CHANNEL = "c" * 64
+SIZE = 112
+
+
+def id_of(number: int) -> bytes:
+    return b"%016x" % number
+
+
+def cause_of(number: int) -> Cause:
+    return Cause("t", CHANNEL if number % 2 else "", "ttl", number % 65536, id_of(7), number)
+
+
+def fill(log: CauseLog, *numbers: int) -> None:
+    log.add([id_of(each) for each in numbers], [cause_of(each) for each in numbers])
+
+
+def known(log: CauseLog, *numbers: int) -> list[int]:
+    found = log.find(id_of(each) for each in numbers)
+    assert all(found[key] == cause_of(int(key, 16)) for key in found)
+    return sorted(int(key, 16) for key in found)
+
+
+@settings(max_examples=25)
+@given(st.sets(st.integers(0, 600), max_size=300), st.sets(st.integers(0, 600)))
+def test_exactly_the_noted_ones_are_found(noted: set[int], asked: set[int]) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        log = CauseLog(directory, "t.dead")
+        numbers = sorted(noted)
+        for start in range(0, len(numbers), 70):
+            fill(log, *numbers[start : start + 70])
+
+        assert known(log, *asked) == sorted(noted & asked)
+        assert known(CauseLog(directory, "t.dead"), *asked) == sorted(noted & asked)
+
+
+def test_a_full_file_makes_room_for_new_causes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(causes, "MAX_FILE_BYTES", 10 * SIZE)
+    log = CauseLog(tmp_path, "t.dead")
+    for number in range(35):
+        fill(log, number)
+
+    assert known(log, *range(35)) == list(range(20, 35))
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) == 15 * SIZE
+
+
+def test_ids_of_a_clock_that_was_set_back_are_found(tmp_path: Path) -> None:
+    log = CauseLog(tmp_path, "t.dead")
+    fill(log, 100, 101)
+    fill(log, 50)
+
+    assert known(log, 50, 100, 101) == [50, 100, 101]
+
+
+@pytest.mark.parametrize("cut", [1, SIZE - 1, SIZE + 5])
+def test_a_torn_entry_is_written_over(tmp_path: Path, cut: int) -> None:
+    fill(CauseLog(tmp_path, "t.dead"), *range(100))
+    [path] = tmp_path.iterdir()
+    os.truncate(path, 100 * SIZE - cut)
+    log = CauseLog(tmp_path, "t.dead")
+    fill(log, 200)
+
+    assert known(log, *range(300)) == [*range(99 - cut // SIZE), 200]
+
+
+def test_a_damaged_entry_is_unknown(tmp_path: Path) -> None:
+    log = CauseLog(tmp_path, "t.dead")
+    fill(log, 1, 2, 3)
+    [path] = tmp_path.iterdir()
+    data = bytearray(path.read_bytes())
+    data[SIZE + 40] ^= 1
+    path.write_bytes(data)
+
+    assert known(log, 1, 2, 3) == [1, 3]
+
+
+def test_refused_dead_letters_leave_nothing(tmp_path: Path) -> None:
+    log = CauseLog(tmp_path, "t.dead")
+    fill(log, 1)
+    fill(log, 2, 3)
+    log.undo_add(2)
+    fill(log, 4)
+
+    assert known(log, 1, 2, 3, 4) == [1, 4]
+    assert known(CauseLog(tmp_path, "t.dead"), 1, 2, 3, 4) == [1, 4]
+
+
+def test_removed_causes_are_unknown(tmp_path: Path) -> None:
+    log = CauseLog(tmp_path, "t.dead")
+    fill(log, 1)
+    log.remove()
+
+    assert list(tmp_path.iterdir()) == []
+    assert known(log, 1) == []
+    log.sync()
+    fill(log, 1)
+    assert known(log, 1) == [1]
+
+
+def test_a_pipe_of_its_name_is_set_aside(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "t.dead.diskqueue.causes")
+    log = CauseLog(tmp_path, "t.dead")
+
+    assert known(log, 1) == []
+    fill(log, 1)
+    assert known(log, 1) == [1]
+
+
+def test_a_reason_of_a_later_release_is_unknown(tmp_path: Path) -> None:
+    log = CauseLog(tmp_path, "t.dead")
+    log.add([id_of(1)], [cause_of(1)._replace(reason="boredom")])
+
+    assert log.find([id_of(1)])[id_of(1)].reason == "unknown"
