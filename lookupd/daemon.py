@@ -1,7 +1,7 @@
 """The composition root of nsqlookupd: it listens, serves until it is told to stop, and closes.
 
-`Daemon` owns the registry and the two doors to it. Its life has three phases: `start`, `wait` and
-`close`. Only `__main__` and tests import this module.
+`Daemon` owns the registry and the two doors to it. Its life has two phases: `start`, and
+`close` when its `ending` is requested. Only `__main__` and tests import this module.
 """
 
 import asyncio
@@ -10,15 +10,14 @@ import logging
 import socket
 import time
 from collections.abc import Callable
-from typing import Any
 
 from lookupd.http_api import HttpApi
-from lookupd.options import PROGRAM, Options, check_options
+from lookupd.options import PROGRAM, Options
 from lookupd.registry import Registry
 from lookupd.tcp import COMMAND_TIMEOUT_S, PeerServer
 from nsqd import PROTOCOL_VERSION
-from nsqd.config import flags, logs
 from nsqd.config.flags import ConfigError, OptionsError, version_text
+from nsqd.config.program import take_over
 from nsqd.config.token_file import TokenFile
 from nsqd.http.bearer import BearerToken
 from nsqd.http.debug import DebugRoutes
@@ -26,12 +25,10 @@ from nsqd.http.origin import BrowserGuard
 from nsqd.http.server import BeforeHook, HttpServer, Request, Response
 from nsqd.protocol.lookup import LookupdIdentity
 from nsqd.runtime.listen import format_address, listen, port_of
-from nsqd.runtime.loop_watch import LoopWatch, StallLog
+from nsqd.runtime.loop_watch import logging_stalls
+from nsqd.runtime.process import Ending
 
 logger = logging.getLogger(__name__)
-
-# Reads command line and config file, and fills the list with warnings.
-ReadOptions = Callable[[list[str]], Options]
 
 
 class Daemon:
@@ -40,7 +37,7 @@ class Daemon:
     def __init__(
         self,
         options: Options,
-        read_options: ReadOptions | None = None,
+        read_options: Callable[[], Options] | None = None,
         *,
         command_timeout_s: float = COMMAND_TIMEOUT_S,
     ) -> None:
@@ -78,11 +75,15 @@ class Daemon:
         )
         self._listeners: list[socket.socket] = []
         self._closings = contextlib.ExitStack()
-        self._is_stopping = asyncio.Event()
-        self._exit_code = 0
+        self.ending = Ending()
         # The real ports, once started.
         self.tcp_port = 0
         self.http_port = 0
+
+    @property
+    def ports(self) -> str:
+        """The ports in use, in words."""
+        return f"TCP port {self.tcp_port}, HTTP {self.http_port}"
 
     async def start(self) -> None:
         """Listen on both addresses, then answer.
@@ -91,7 +92,7 @@ class Daemon:
             ListenError: an address cannot be listened on.
         """
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(self._on_loop_exception)
+        loop.set_exception_handler(self.ending.on_loop_exception)
         options = self._options
         logger.info("%s", version_text(PROGRAM))
         # Peers queue up meanwhile, because the answer to IDENTIFY names both ports.
@@ -105,7 +106,7 @@ class Daemon:
             tcp_port=self.tcp_port,
             version=PROTOCOL_VERSION,
         )
-        self._watch_loop(loop)
+        self._closings.enter_context(logging_stalls(loop, on_lag=self._metrics.observe_lag))
         await self._peer_server.serve(tcp_listener, identity)
         logger.info("TCP: listening on %s", format_address(tcp_listener.getsockname()))
         await self._http_server.start(http_listener)
@@ -128,53 +129,22 @@ class Daemon:
         """Read the token and, from the config file, the log level again; both, or neither."""
         token_file = self._token_file
         try:
-            options = self._read_config()
+            options = self._options
+            if options.config and self._read_options is not None:
+                options = self._read_options()
             if token_file is not None:
                 token_file.replace(token_file.read())
         except (ConfigError, OptionsError) as error:
             logger.error("RELOAD: failed, nothing has changed - %s", error)  # noqa: TRY400 - no traceback
             return
-        if options.config:
-            logs.set_level(options.log_level)
-            logger.info("RELOAD: log level=%s", options.log_level.name.lower())
-        for name, flag in flags.find_changes(self._options, options).items():
-            if name != "log_level":
-                logger.warning("RELOAD: --%s has changed, which takes a restart", flag)
+        take_over(self._options, options)
         self._options = options
         logger.info("RELOAD: done")
-
-    def _read_config(self) -> Options:
-        if not self._options.config or self._read_options is None:
-            return self._options
-        warnings: list[str] = []
-        options = self._read_options(warnings)
-        for text in warnings:
-            logger.warning("%s", text)
-        check_options(options)
-        return options
-
-    def _watch_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        log = StallLog(loop)
-        watch = LoopWatch(loop, on_lag=self._metrics.observe_lag, on_stall=log.note)
-        self._closings.callback(log.close)
-        self._closings.callback(watch.close)
 
     def _listen(self, address: str) -> socket.socket:
         listener = listen(address)
         self._listeners.append(listener)
         return listener
-
-    async def wait(self) -> int:
-        """Wait for `stop`; return the exit code."""
-        await self._is_stopping.wait()
-        logger.info("stopping exit_code=%d", self._exit_code)
-        return self._exit_code
-
-    def stop(self, exit_code: int = 0) -> None:
-        """Ask the daemon to end. The first call decides on the exit code."""
-        if not self._is_stopping.is_set():
-            self._exit_code = exit_code
-            self._is_stopping.set()
 
     async def close(self) -> None:
         """Close both doors; HTTP replies under way are finished. It may follow a failed start."""
@@ -184,13 +154,3 @@ class Daemon:
         # Those that were never served.
         for listener in self._listeners:
             listener.close()
-
-    def _on_loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Handle an error that escaped a callback: OSError is logged, any other ends the daemon."""
-        error = context.get("exception")
-        if isinstance(error, OSError):
-            # Out of descriptors at accept (the loop tries again), or a connection that broke.
-            logger.error("%s: %s", context["message"], error)
-            return
-        logger.critical("%s", context["message"], exc_info=error)
-        self.stop(1)

@@ -9,14 +9,12 @@ files carry over. Field = flag with underscores; durations end in _s and are sec
 
 import socket
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
 
-from nsqd.config import flags
+from nsqd.config import flags, program
 from nsqd.config.flags import OptionsError, flag
-from nsqd.config.kinds import BOOL, DURATION, INT, TEXT
-from nsqd.config.logs import LOG_FORMAT, LOG_LEVEL, LogFormat, LogLevel
+from nsqd.config.kinds import DURATION, INT, TEXT
+from nsqd.config.logs import LogFormat, LogLevel
 from nsqd.runtime.listen import split_address
 
 PROGRAM = "nsqlookupd"
@@ -27,20 +25,14 @@ _SHORTEST_S = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """One field per flag. Made by `from_argv()`, or with keywords where there is no argv."""
+    """One field per flag. Read by `COMMAND`, or made with keywords."""
 
-    version: bool = flag(
-        "version", False, BOOL, "print the version and exit", in_config=False, heading="General"
-    )
-    config: str = flag("config", "", TEXT, "TOML file with more options", in_config=False)
-    log_level: LogLevel = flag(
-        "log-level", LogLevel.INFO, LOG_LEVEL, "log this level and what is worse"
-    )
-    log_format: LogFormat = flag(
-        "log-format", LogFormat.TEXT, LOG_FORMAT, "text as NSQ writes it, or a JSON object per line"
-    )
-    log_prefix: str = flag("log-prefix", f"[{PROGRAM}] ", TEXT, "start of every log line")
-    verbose: bool = flag("verbose", False, BOOL, "no effect, use --log-level", in_config=False)
+    version: bool = program.version_flag()
+    config: str = program.config_flag()
+    log_level: LogLevel = program.log_level_flag()
+    log_format: LogFormat = program.log_format_flag()
+    log_prefix: str = program.log_prefix_flag(PROGRAM)
+    verbose: bool = program.verbose_flag()
 
     tcp_address: str = flag(
         "tcp-address",
@@ -94,19 +86,6 @@ class Options:
         noun="file",
     )
 
-    @classmethod
-    def from_argv(cls, argv: Sequence[str], warnings: list[str] | None = None) -> Self:
-        """Read the options of a command line, without the program's name, and of its config file.
-
-        Args:
-            warnings: gets a line for each key of the file that has no effect.
-
-        Raises:
-            flags.CommandLineExit: help was asked for, or argv is wrong.
-            flags.ConfigError: the config file is missing or wrong.
-        """
-        return flags.load(cls, argv, program=PROGRAM, warnings=warnings)
-
 
 def check_options(options: Options) -> None:
     """Hold the options against their bounds.
@@ -120,6 +99,9 @@ def check_options(options: Options) -> None:
         # Unix sockets are nsqd's alone.
         if split_address(address) is None:
             raise OptionsError(f"--{name.replace('_', '-')}: address {address} is not host:port")
+
+
+COMMAND = program.Program(PROGRAM, Options, check_options)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The composition root of nsqadmin: it listens, collects until it is told to stop, and closes.
 
-`Daemon` owns the collector and the door. Its life has three phases: `start`, `wait` and `close`.
-Only `__main__` and tests import this module.
+`Daemon` owns the collector and the door. Its life has two phases: `start`, and `close`
+when its `ending` is requested. Only `__main__` and tests import this module.
 """
 
 import asyncio
@@ -11,7 +11,6 @@ import socket
 import ssl
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from console.assets import Assets
 from nsqadmin.access.audit import AuditTrail
@@ -35,20 +34,18 @@ from nsqadmin.cluster.collector import Collector
 from nsqadmin.cluster.commands import Commands
 from nsqadmin.cluster.discovery import Discovery
 from nsqadmin.cluster.upstream import Address, Upstream, UpstreamTokens
-from nsqadmin.options import PROGRAM, Options, ReadOnly, check_options, parse_cidr
-from nsqd.config import flags, logs
+from nsqadmin.options import PROGRAM, Options, ReadOnly, parse_cidr
 from nsqd.config.flags import ConfigError, OptionsError, version_text
+from nsqd.config.program import take_over
 from nsqd.config.token_file import TokenFile
 from nsqd.http.origin import CrossSitePolicy, HostPolicy, is_loopback_name
 from nsqd.http.server import HttpServer, Router, log_request
 from nsqd.runtime.listen import format_address, listen, port_of, split_address
-from nsqd.runtime.loop_watch import LoopWatch, StallLog
+from nsqd.runtime.loop_watch import logging_stalls
+from nsqd.runtime.process import Ending
 from nsqd.runtime.tls import TlsConfigError, build_client_context, build_server_context
 
 logger = logging.getLogger(__name__)
-
-# Reads command line and config file, and fills the list with warnings.
-ReadOptions = Callable[[list[str]], Options]
 
 _HIGHEST_ROLES = {
     ReadOnly.NO: Role.ADMIN,
@@ -60,7 +57,7 @@ _HIGHEST_ROLES = {
 class Daemon:
     """One nsqadmin."""
 
-    def __init__(self, options: Options, read_options: ReadOptions | None = None) -> None:
+    def __init__(self, options: Options, read_options: Callable[[], Options] | None = None) -> None:
         """Args:
             read_options: reads command line and config file again, for `reload`.
 
@@ -122,9 +119,13 @@ class Daemon:
         )
         self._listener: socket.socket | None = None
         self._closings = contextlib.ExitStack()
-        self._is_stopping = asyncio.Event()
-        self._exit_code = 0
+        self.ending = Ending()
         self.http_port = 0  # the real one, once started
+
+    @property
+    def ports(self) -> str:
+        """The port in use, in words."""
+        return f"HTTP port {self.http_port}"
 
     async def start(self) -> None:
         """Listen and answer; the first round is under way then.
@@ -133,22 +134,19 @@ class Daemon:
             ListenError: the address cannot be listened on.
         """
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(self._on_loop_exception)
+        loop.set_exception_handler(self.ending.on_loop_exception)
         logger.info("%s", version_text(PROGRAM))
         self._warn()
         self._listener = listen(self._options.http_address)
         self.http_port = port_of(self._listener)
-        log = StallLog(loop)
-        watch = LoopWatch(loop, on_lag=lambda _: None, on_stall=log.note)
-        self._closings.callback(log.close)
-        self._closings.callback(watch.close)
+        self._closings.enter_context(logging_stalls(loop))
         self._notifications.start()
         await self._http_server.start(self._listener, ssl=self._ssl_context)
         logger.info("HTTP: listening on %s", format_address(self._listener.getsockname()))
         self.collector.start()
 
     def _warn(self) -> None:
-        """Say what is open that the operator may think is closed."""
+        """Log the doors that are open and that the operator may think are closed."""
         options = self._options
         if options.admin_users and not options.acl_trusted_cidrs and not _is_local(options):
             logger.warning(
@@ -164,36 +162,16 @@ class Daemon:
         if options.proxy_graphite and not options.graphite_url:
             logger.warning("--proxy-graphite has no effect without --graphite-url")
 
-    async def wait(self) -> int:
-        """Wait for `stop`; return the exit code."""
-        await self._is_stopping.wait()
-        logger.info("stopping exit_code=%d", self._exit_code)
-        return self._exit_code
-
-    def stop(self, exit_code: int = 0) -> None:
-        """Ask the daemon to end. The first call decides on the exit code."""
-        if not self._is_stopping.is_set():
-            self._exit_code = exit_code
-            self._is_stopping.set()
-
     def reload(self) -> None:
         """Read the log level from the config file again; tokens are looked at every second."""
         options = self._options
         if options.config and self._read_options is not None:
-            warnings: list[str] = []
             try:
-                options = self._read_options(warnings)
-                check_options(options)
+                options = self._read_options()
             except (ConfigError, OptionsError) as error:
                 logger.error("RELOAD: failed, nothing has changed - %s", error)  # noqa: TRY400 - no traceback
                 return
-            for text in warnings:
-                logger.warning("%s", text)
-            logs.set_level(options.log_level)
-            logger.info("RELOAD: log level=%s", options.log_level.name.lower())
-        for name, flag in flags.find_changes(self._options, options).items():
-            if name != "log_level":
-                logger.warning("RELOAD: --%s has changed, which takes a restart", flag)
+        take_over(self._options, options)
         self._options = options
         logger.info("RELOAD: done")
 
@@ -209,16 +187,6 @@ class Daemon:
         self._closings.close()
         if self._listener is not None:
             self._listener.close()
-
-    def _on_loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Handle an error that escaped a callback: OSError is logged, any other ends the daemon."""
-        error = context.get("exception")
-        if isinstance(error, OSError):
-            # Out of descriptors at accept (the loop tries again), or a connection that broke.
-            logger.error("%s: %s", context["message"], error)
-            return
-        logger.critical("%s", context["message"], exc_info=error)
-        self.stop(1)
 
 
 def _make_guard(options: Options) -> Guard:

@@ -13,23 +13,22 @@ import ipaddress
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
 
-from nsqd.config import flags, kinds
+from nsqd.config import flags, kinds, program
 from nsqd.config.flags import OptionsError, flag
 from nsqd.config.kinds import BOOL, DURATION, INT, TEXT, TEXTS, Kind
-from nsqd.config.logs import LOG_FORMAT, LOG_LEVEL, LogFormat, LogLevel
+from nsqd.config.logs import LogFormat, LogLevel
 from nsqd.http.client import Url, UrlError
 from nsqd.runtime.listen import split_address
 
 PROGRAM = "nsqadmin"
 ROLE_NAMES = ("viewer", "reader", "operator", "admin")
-# Options whose values nobody but the operator of this process needs to know.
+# Options with values that only the operator of this process needs to know.
 SECRET_KEYS = frozenset({"graphite_url", "notification_http_endpoint"})
 
 
 class ReadOnly(enum.Enum):
-    """The most that anybody may do: everything of their role, look at messages, or figures."""
+    """The most that any caller may do: everything of the role, look at messages, or figures."""
 
     NO = "false"
     YES = "true"
@@ -58,17 +57,13 @@ NAMES: Kind[tuple[str, ...]] = dataclasses.replace(TEXTS, parse=lambda text: (te
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """One field per flag. Made by `from_argv()`, or with keywords where there is no argv."""
+    """One field per flag. Read by `COMMAND`, or made with keywords."""
 
-    version: bool = flag(
-        "version", False, BOOL, "print the version and exit", in_config=False, heading="General"
-    )
-    config: str = flag("config", "", TEXT, "TOML file with more options", in_config=False)
-    log_level: LogLevel = flag(
-        "log-level", LogLevel.INFO, LOG_LEVEL, "log this level and what is worse"
-    )
-    log_prefix: str = flag("log-prefix", f"[{PROGRAM}] ", TEXT, "start of every log line")
-    verbose: bool = flag("verbose", False, BOOL, "no effect, use --log-level", in_config=False)
+    version: bool = program.version_flag()
+    config: str = program.config_flag()
+    log_level: LogLevel = program.log_level_flag()
+    log_prefix: str = program.log_prefix_flag(PROGRAM)
+    verbose: bool = program.verbose_flag()
 
     http_address: str = flag(
         *("http-address", "0.0.0.0:4171", TEXT, "host:port to listen on"), heading="Addresses"
@@ -191,9 +186,7 @@ class Options:
         minimum=0,
         noun="bytes",
     )
-    log_format: LogFormat = flag(
-        "log-format", LogFormat.TEXT, LOG_FORMAT, "text as NSQ writes it, or a JSON object per line"
-    )
+    log_format: LogFormat = program.log_format_flag()
     acl_roles: tuple[str, ...] = flag(
         "acl-role",
         (),
@@ -283,19 +276,6 @@ class Options:
         """The prefix of all paths: empty, or with a slash at its start and none at its end."""
         parts = [part for part in self.base_path.split("/") if part]
         return "".join(f"/{part}" for part in parts)
-
-    @classmethod
-    def from_argv(cls, argv: Sequence[str], warnings: list[str] | None = None) -> Self:
-        """Read the options of a command line, without the program's name, and of its config file.
-
-        Args:
-            warnings: gets a line for each key of the file that has no effect.
-
-        Raises:
-            flags.CommandLineExit: help was asked for, or argv is wrong.
-            flags.ConfigError: the config file is missing or wrong.
-        """
-        return flags.load(cls, argv, program=PROGRAM, warnings=warnings)
 
 
 def check_options(options: Options) -> None:
@@ -387,6 +367,9 @@ def _check_cidrs(options: Options) -> None:
                 raise OptionsError(
                     f"failed to parse --{name} ({text}) - invalid CIDR address: {text}"
                 ) from error
+
+
+COMMAND = program.Program(PROGRAM, Options, check_options)
 
 
 if __name__ == "__main__":

@@ -1,40 +1,21 @@
-"""The nsqd command: argv to Options, logging, then the daemon; its result is the exit code.
-
-Exit codes: 0 for help, --version and a clean stop; 1 when nsqd cannot start; 2 for a wrong flag,
-and after a signal such as SIGQUIT.
-"""
+"""`python -m nsqd`, installed as `nsqd`: argv in, exit code out."""
 
 import asyncio
-import functools
 import logging
 import sys
 from collections.abc import Callable, Sequence
 
-from nsqd.config import logs
-from nsqd.config.flags import CommandLineExit, ConfigError, version_text
-from nsqd.config.options import Options
+from nsqd.config.options import COMMAND, Options
 
 logger = logging.getLogger(__name__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run nsqd until it stops, and return its exit code."""
-    read_options = functools.partial(Options.from_argv, sys.argv[1:] if argv is None else argv)
-    warnings: list[str] = []
-    try:
-        options = read_options(warnings)
-    except CommandLineExit as early:
-        print(early.text, file=sys.stderr)
-        return early.status
-    except ConfigError as error:
-        logs.fatal_line("nsqd", str(error), level=error.level)
-        return 1
-    if options.version:
-        print(version_text("nsqd"))
-        return 0
-    logs.configure(options.log_prefix, options.log_level, options.log_format)
-    for text in warnings:
-        logger.warning("%s", text)
+    """Run nsqd until it is told to stop; return the exit code."""
+    return COMMAND.main(argv, _run)
+
+
+def _run(options: Options, read_options: Callable[[], Options]) -> int:
     # Imported late: a wrong flag or --version should not wait for the whole daemon to load.
     from nsqd.daemon import run
 

@@ -24,8 +24,7 @@ from nsqd.broker.health import FULL_ERRNOS
 from nsqd.broker.queue.ids import IdFloor, MessageIdFactory
 from nsqd.config import options as option_checks
 from nsqd.config.flags import OptionsError, version_text
-from nsqd.config.logs import fatal_line
-from nsqd.config.options import Options
+from nsqd.config.options import PROGRAM, Options
 from nsqd.config.token_file import TokenFile
 from nsqd.http.client import HttpClient
 from nsqd.http.server import BeforeHook, HttpServer, Router, log_request
@@ -51,14 +50,12 @@ from nsqd.runtime.listen import (
     format_address,
     listen,
     port_of,
-    raise_open_files_limit,
     remove_unix_socket,
     serve,
 )
-from nsqd.runtime.loop_watch import LAG_BOUNDS_S, LoopWatch, StallLog
+from nsqd.runtime.loop_watch import LAG_BOUNDS_S, LoopWatch, logging_stalls
 from nsqd.runtime.metadata_store import MetadataStore
-from nsqd.runtime.signals import handle_signals, ignore_signals
-from nsqd.runtime.systemd import ServiceManager
+from nsqd.runtime.process import Ending, StartError, run_daemon
 from nsqd.runtime.turns import turns_of
 from nsqd.settings import (
     broker_settings,
@@ -80,21 +77,26 @@ logger = logging.getLogger(__name__)
 LAST_REPLIES_S = 10.0
 
 
-class StartError(Exception):
-    """nsqd can't start; the text is what the operator reads."""
-
-
 class Daemon:
-    """One nsqd: `start`, then `wait`, then `stop`.
+    """One nsqd: `start`, then `close` when its `ending` is requested.
 
-    Each step of `start` that takes hold of something leaves the undoing of it in `_undo`; `stop`
-    undoes them, the last one first. So a start that failed half-way is stopped in the same way.
+    Each step of `start` that takes hold of something leaves the undoing of it in `_undo`; `close`
+    undoes them, the last one first. So a start that failed half-way is closed in the same way.
     """
 
-    def __init__(self, options: Options, read_options: ReadOptions | None = None) -> None:
-        """Args: read_options: reads command line and config file again, for `reloader`."""
+    def __init__(
+        self,
+        options: Options,
+        read_options: ReadOptions | None = None,
+        *,
+        sweeper: GarbageSweeper | None = None,
+    ) -> None:
+        """Args:
+        read_options: reads command line and config file again, for `reload`.
+        sweeper: collects garbage in this process from now on; None leaves that to Python.
+        """
         self._options = options
-        self.reloader = Reloader(options, read_options)
+        self._reloader = Reloader(options, read_options)
         self._data_path = Path(options.data_path or ".")
         self._undo = contextlib.AsyncExitStack()
         self._server_context: ssl.SSLContext | None = None
@@ -107,8 +109,8 @@ class Daemon:
         self._loop_lags = Histogram(LAG_BOUNDS_S)
         self._doors = {"tcp": DoorCounts(), "http": DoorCounts()}
         self._failed_handshakes = tls.FailedHandshakes()
-        self._stopping = asyncio.Event()
-        self._exit_code = 0
+        self._sweeper = sweeper
+        self.ending = Ending()
         # Made by `start`.
         self._tcp: TcpSettings
         self._descriptors: Descriptors
@@ -132,12 +134,20 @@ class Daemon:
         """The HTTPS port in use, 0 if there is none."""
         return port_of(self._listeners.get("HTTPS"))
 
+    @property
+    def ports(self) -> str:
+        """The ports in use, in words."""
+        return f"TCP port {self.tcp_port}, HTTP {self.http_port}"
+
     async def start(self) -> None:
         """Lock the data path, listen, load the queues, and serve.
 
         Raises:
             StartError: with the reason.
         """
+        if self._sweeper is not None:
+            self._undo.callback(self._sweeper.stop)
+            self._sweeper.hold()
         try:
             self._undo.callback(os.close, lock_directory(self._data_path))
             self._check_options()
@@ -149,8 +159,8 @@ class Daemon:
             )
             before = make_before_hook(options, self.https_port, http_token)
         except (OptionsError, ListenError) as error:
-            raise StartError(f"failed to instantiate nsqd - {error}") from error
-        logger.info("%s", version_text("nsqd"))
+            raise StartError(f"failed to instantiate {PROGRAM} - {error}") from error
+        logger.info("%s", version_text(PROGRAM))
         logger.info("ID: %d", self._options.node_id)
         try:
             listing = list_data_path(self._data_path)
@@ -167,24 +177,22 @@ class Daemon:
             tokens=tuple(filter(None, (http_token, lookupd_token))),
             renew_tls=self._renew_tls if self._server_context is not None else None,
         )
-        reload_task = start_task(self.reloader.run(parts), "reload")
+        reload_task = start_task(self._reloader.run(parts), "reload")
         self._undo.push_async_callback(end_task, reload_task)
         # Left last, so undone first: no consumer is sent here any more.
         self._undo.push_async_callback(end_task, registration_task)
+        if self._sweeper is not None:
+            self._sweeper.start()
 
-    def request_stop(self, exit_code: int = 0) -> None:
-        """Have `wait` return."""
-        self._exit_code = max(self._exit_code, exit_code)
-        self._stopping.set()
+    def reload(self) -> None:
+        """Have the files read again, soon."""
+        self._reloader.request()
 
-    async def wait(self) -> int:
-        """Return the exit code after `request_stop`."""
-        await self._stopping.wait()
-        return self._exit_code
-
-    async def stop(self) -> None:
+    async def close(self) -> None:
         """Stop accepting, disconnect all clients, put every message on disk, release the lock."""
         await self._undo.aclose()
+        if self.ending.is_requested:
+            logger.info("NSQ: bye")
 
     def _check_options(self) -> None:
         """Make nsqd's start-up checks in nsqd's order."""
@@ -271,7 +279,7 @@ class Daemon:
         errors += self.broker.close(run_in_threads)
         for failure in errors:
             logger.error("failed to save everything - %s", failure)
-            self._exit_code = 1
+            self.ending.request(1)
 
     def _start_registration(self, token_file: TokenFile | None) -> asyncio.Task[None]:
         """Register the loaded topics; a new topic starts when nsqlookupd has told its channels."""
@@ -294,7 +302,7 @@ class Daemon:
             self.broker,
             timeout_s=self._options.drain_timeout_s,
             withdraw=self.registration.withdraw,
-            finish=self.request_stop,
+            finish=self.ending.request,
         )
         if self._options.analytics:
             loop = asyncio.get_running_loop()
@@ -305,7 +313,10 @@ class Daemon:
             )
             self._undo.callback(self._analytics.close)
             self.broker.on_short_room = self._analytics.leases.end_all
-        node = self._make_node(drain, self._watch_loop())
+        loop_watch = self._undo.enter_context(
+            logging_stalls(asyncio.get_running_loop(), on_lag=self._loop_lags.observe)
+        )
+        node = self._make_node(drain, loop_watch)
         # Undone from the last to the first: TCP, drain, statsd, HTTP.
         http_servers: list[HttpServer] = []
         self._undo.push_async_callback(_close_all, http_servers)
@@ -316,14 +327,6 @@ class Daemon:
         await self._serve_tcp()
         await self._serve_http(make_router(node), before, http_servers)
         return node
-
-    def _watch_loop(self) -> LoopWatch:
-        loop = asyncio.get_running_loop()
-        log = StallLog(loop)
-        watch = LoopWatch(loop, on_lag=self._loop_lags.observe, on_stall=log.note)
-        self._undo.callback(log.close)
-        self._undo.callback(watch.close)
-        return watch
 
     def _make_node(self, drain: Drain, loop_watch: LoopWatch) -> Node:
         return Node(
@@ -445,7 +448,7 @@ class Daemon:
             return
         loop.default_exception_handler(context)
         logger.critical("stopping after an internal error: %s", context.get("message"))
-        self.request_stop(1)
+        self.ending.request(1)
 
 
 def _stop_noting_ids(id_floor: IdFloor) -> None:
@@ -460,30 +463,6 @@ async def _close_all(servers: list[HttpServer]) -> None:
         await server.close()
 
 
-async def _run(options: Options, read_options: ReadOptions | None) -> int:
-    raise_open_files_limit()
-    daemon = Daemon(options, read_options)
-    loop = asyncio.get_running_loop()
-    handle_signals(loop, stop=daemon.request_stop, reload=daemon.reloader.request)
-    sweeper = GarbageSweeper(loop)
-    sweeper.hold()
-    service_manager = ServiceManager(loop)
-    try:
-        await daemon.start()
-        sweeper.start()
-        service_manager.ready(f"Serving on TCP port {daemon.tcp_port}, HTTP {daemon.http_port}")
-        await daemon.wait()
-        service_manager.stopping("Saving all messages")
-    except StartError as error:
-        fatal_line("nsqd", str(error))
-        return 1
-    finally:
-        await daemon.stop()
-        sweeper.stop()
-    logger.info("NSQ: bye")
-    return await daemon.wait()
-
-
 def run(
     options: Options,
     *,
@@ -495,6 +474,10 @@ def run(
     Args:
         read_options: reads command line and config file again, after a SIGHUP.
     """
-    ignore_signals()
-    with asyncio.Runner(loop_factory=loop_factory) as runner:
-        return runner.run(_run(options, read_options))
+
+    def make_daemon() -> Daemon:
+        return Daemon(options, read_options, sweeper=GarbageSweeper(asyncio.get_running_loop()))
+
+    return run_daemon(
+        PROGRAM, make_daemon, loop_factory=loop_factory, last_work="Saving all messages"
+    )

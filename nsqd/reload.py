@@ -15,10 +15,9 @@ import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from nsqd.config import flags, logs
-from nsqd.config import options as option_checks
 from nsqd.config.flags import ConfigError, OptionsError
 from nsqd.config.options import Options
+from nsqd.config.program import take_over
 from nsqd.config.token_file import TokenFile
 from nsqd.http.client import HttpClient
 from nsqd.node import Node
@@ -26,11 +25,11 @@ from nsqd.settings import build_client_context, build_server_context
 
 logger = logging.getLogger(__name__)
 
-# Reads command line and config file, and fills the list with warnings.
-ReadOptions = Callable[[list[str]], Options]
+# Reads command line and config file, and checks them.
+ReadOptions = Callable[[], Options]
 
 _TLS_FILES = ("tls_cert", "tls_key", "tls_root_ca_file")
-_RELOADED = frozenset(("log_level", "lookupd_tcp_addresses"))
+_LOOKUPDS = "lookupd_tcp_addresses"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +84,7 @@ class Reloader:
     def _read(self, parts: Parts) -> _Fresh:
         loaded = self._loaded
         if loaded.config and self._read_options is not None:
-            warnings: list[str] = []
-            loaded = self._read_options(warnings)
-            for text in warnings:
-                logger.warning("%s", text)
-            option_checks.check_options(loaded)
+            loaded = self._read_options()
         wanted = loaded
         server_context = None
         if parts.renew_tls is not None:
@@ -107,14 +102,14 @@ class Reloader:
 
     async def _apply(self, parts: Parts, fresh: _Fresh) -> None:
         node = parts.node
-        changes = flags.find_changes(self._loaded, fresh.loaded)
+        renewed = {_LOOKUPDS}
         if fresh.server_context is not None:
             assert parts.renew_tls is not None, "a context is made only for doors with TLS"
             await parts.renew_tls(fresh.server_context)  # the only step that can fail, so the first
             node.options = self._with_tls_files(node.options, fresh.loaded)
             options = node.options
             logger.info("RELOAD: TLS cert=%s key=%s", options.tls_cert, options.tls_key)
-            changes = {name: flag for name, flag in changes.items() if name not in _TLS_FILES}
+            renewed.update(_TLS_FILES)
         parts.http_client.ssl_context = fresh.client_context
         if node.options.tls_root_ca_file:
             logger.info("RELOAD: TLS authorities=%s", node.options.tls_root_ca_file)
@@ -122,9 +117,7 @@ class Reloader:
             file.replace(token)
         if fresh.loaded.config:
             self._apply_config(node, fresh.loaded)
-        for name, flag in changes.items():
-            if name not in _RELOADED:
-                logger.warning("RELOAD: --%s has changed, which takes a restart", flag)
+        take_over(self._loaded, fresh.loaded, others=renewed)
         self._loaded = fresh.loaded
         logger.info("RELOAD: done")
 
@@ -135,5 +128,3 @@ class Reloader:
         node.options = dataclasses.replace(
             node.options, lookupd_tcp_addresses=addresses, log_level=level
         )
-        logs.set_level(level)
-        logger.info("RELOAD: log level=%s", level.name.lower())

@@ -1,4 +1,4 @@
-"""Audit: who changed what, when, from where and with which outcome.
+"""Audit: each change with its caller, time, origin and outcome.
 
 The last thousand entries are in memory; with --audit-log each is a JSON line of a file that only
 its owner may read. A change that can't be written down is not made. Bodies of messages are in no

@@ -13,7 +13,7 @@ from nsqd.http.server import HttpError, Request
 
 
 class Changes:
-    """What surrounds every change."""
+    """The audit, notification and refresh around every change."""
 
     def __init__(
         self,

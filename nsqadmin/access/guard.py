@@ -1,6 +1,6 @@
-"""Guard: what every request passes first, and who its caller is.
+"""Guard: the checks that every request passes first, and the caller of it.
 
-The checks of the head (host, other sites) run before the body is read. `identify` says who calls;
+The checks of the head (host, other sites) run before the body is read. `identify` names the caller;
 routes ask for a right.
 """
 
@@ -33,7 +33,7 @@ OnRefused = Callable[[Request, str], None]
 
 
 class Guard:
-    """Who may do what at this door."""
+    """The checks of a door, and the roles of its callers."""
 
     def __init__(
         self,
@@ -47,8 +47,8 @@ class Guard:
         base: str,
     ) -> None:
         """Args:
-        tokens: None if nobody signs in.
-        highest: the role above which nobody is, for --read-only.
+        tokens: None without sign-in.
+        highest: the highest role that any caller gets, for --read-only.
         base: the base path, to which the cookie is bound.
         """
         self._hosts = hosts
@@ -72,7 +72,7 @@ class Guard:
         return "header" if self._users else "none"
 
     def check_head(self, request: Request) -> Response | None:
-        """Refuse what must not even be read, and put the headers on whatever the reply is.
+        """Refuse requests that must not even be read, and put the headers on every reply.
 
         Raises:
             HttpError: 421, 404 or 403.
@@ -90,7 +90,7 @@ class Guard:
         return None
 
     def identify(self, request: Request) -> Caller:
-        """Return who calls.
+        """Return the caller.
 
         Raises:
             HttpError: 401, 429: a token is needed, and there is none or a wrong one.
@@ -115,7 +115,7 @@ class Guard:
         """Begin a session; return the caller and the line of its cookie.
 
         Raises:
-            HttpError: 401 wrong token, 404 nobody signs in here, 429 too many wrong ones.
+            HttpError: 401 wrong token, 404 there is no sign-in here, 429 too many wrong ones.
         """
         if self._tokens is None or self._sessions is None:
             raise HttpError(404, "NO_TOKENS")

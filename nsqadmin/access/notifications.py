@@ -27,7 +27,7 @@ RETRY_S: Final = 1.0
 
 
 class Notifications:
-    """What waits to be posted. `start` once, `close` once."""
+    """Notifications that wait to be posted. `start` once, `close` once."""
 
     def __init__(self, endpoint: str) -> None:
         self._url = Url.parse(endpoint) if endpoint else None
@@ -43,7 +43,7 @@ class Notifications:
             self._task = start_task(self._run(), "notifications")
 
     async def close(self) -> None:
-        """Stop; what waits is lost."""
+        """Stop; waiting notifications are lost."""
         if self._task is not None:
             await end_task(self._task)
         self._client.close()

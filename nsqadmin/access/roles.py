@@ -1,4 +1,4 @@
-"""Roles: what callers may do, and who they are by a proxy's header. Pure.
+"""Roles: the rights of callers, and their names by a proxy's header. Pure.
 
 A role has the rights up to its own: a viewer sees figures, a reader bodies too, an operator may do
 what can be undone, an admin everything.
@@ -14,7 +14,7 @@ Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class Right(enum.IntEnum):
-    """What a call needs."""
+    """The right that a call needs."""
 
     VIEW = 1  # figures
     PEEK = 2  # bodies
@@ -46,7 +46,7 @@ ROLES: Final[Mapping[str, Role]] = {role.label: role for role in Role}
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sends a request."""
+    """The sender of a request."""
 
     user: str
     role: Role
@@ -78,13 +78,13 @@ class HeaderUsers:
         self._trusted = tuple(trusted)
 
     def __bool__(self) -> bool:
-        """Whether anybody has a role: without any, everybody may do everything."""
+        """Whether roles are given out: without any, every caller may do everything."""
         return bool(self._roles)
 
     def find(self, headers: Mapping[bytes, bytes], remote: str) -> Caller:
-        """Return the caller that the headers name; anybody is a viewer.
+        """Return the caller that the headers name; unnamed ones are viewers.
 
-        A header that came twice has a comma in it, and so names nobody.
+        A header that came twice has a comma in it, and so names no caller.
         """
         value = headers.get(self._header, b"")
         if not value or not self._is_trusted(remote):

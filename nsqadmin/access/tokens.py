@@ -1,4 +1,4 @@
-"""Tokens: who may sign in, the sessions of those who did, and how often a stranger may guess.
+"""Tokens: those that let a user sign in, the sessions of users, and a bound on wrong guesses.
 
 The file holds one token, for admins, or a line `role token name` for each user; it is looked at
 again every second, so that a change needs no restart. Sessions are in memory: a restart, a sign-out
@@ -96,7 +96,7 @@ class _Session:
 
 
 class Sessions:
-    """Who is signed in, by the digest of the cookie."""
+    """The users that are signed in, by the digest of the cookie."""
 
     def __init__(self, tokens: Tokens, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._tokens = tokens
@@ -114,7 +114,7 @@ class Sessions:
         return cookie
 
     def find(self, cookie: str) -> Caller | None:
-        """Return who is signed in with a cookie."""
+        """Return the user of a cookie."""
         session = self._sessions.get(_digest(cookie))
         if session is None:
             return None

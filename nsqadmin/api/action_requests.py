@@ -1,4 +1,4 @@
-"""What an action may be: its name, its targets, its confirmation, its parameters. Pure.
+"""Requests of actions: name, targets, confirmation, parameters. Pure.
 
 Bad input gets an exact error here, before anything is asked or written down.
 """
@@ -20,7 +20,7 @@ MAX_RATE: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One action: who may do it, what it is done to, whether it must be confirmed."""
+    """One action: the role that it needs, the kind of its targets, whether it must be confirmed."""
 
     right: Right
     has_topic: bool = True
@@ -48,7 +48,7 @@ KINDS: Final[Mapping[str, Kind]] = {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What an action is done to; "" for all nodes, or for the topic itself."""
+    """The target of an action; "" for all nodes, or for the topic itself."""
 
     topic: str = ""
     channel: str = ""
@@ -56,7 +56,7 @@ class Target:
 
     @property
     def name(self) -> str:
-        """What has to be typed to confirm."""
+        """The text that has to be typed to confirm."""
         return self.channel or self.topic or self.node
 
 
@@ -70,7 +70,7 @@ class ActionRequest:
 
     @property
     def kind(self) -> Kind:
-        """What the action is."""
+        """The rules of the action."""
         return KINDS[self.action]
 
 

@@ -134,7 +134,7 @@ class ActionRoutes:
         router.add("DELETE", "/api/v2/actions/:id", self._stop, Right.OPERATE)
 
     async def close(self) -> None:
-        """Stop what runs."""
+        """Stop the actions that run."""
         for action in self._actions.values():
             if action.task is not None and not action.task.done():
                 await end_task(action.task)
@@ -261,7 +261,7 @@ class ActionRoutes:
             self._collector.hurry()
 
     async def _run_target(self, action: Action, target: Target, steps: list[Step]) -> None:
-        """Do what one target needs: nsqlookupds first, so that no consumer comes back."""
+        """Make the action on one target: nsqlookupds first, so that no consumer comes back."""
         name = action.request.action
         lookupds = {step.daemon: step for step in steps if step.is_lookupd and step.daemon}
         if lookupds and not action.is_stopped:
@@ -295,7 +295,7 @@ class ActionRoutes:
         step.end(outcome.error)
 
     async def _do(self, action: Action, step: Step) -> Outcome:
-        """Do to one node what the action says."""
+        """Make the action on one node."""
         name = action.request.action
         node, target, commands = step.node, step.target, self._commands
         assert node is not None
@@ -313,7 +313,7 @@ class ActionRoutes:
         return await self._do_ours(action.request, node, target)
 
     async def _do_ours(self, request: ActionRequest, node: Producer, target: Target) -> Outcome:
-        """Do what only our nodes can."""
+        """Make an action that only our nodes offer."""
         name, params, commands = request.action, request.params, self._commands
         if name == "drain":
             return await commands.post(node, "/drain")

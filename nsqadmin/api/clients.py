@@ -1,4 +1,4 @@
-"""Clients of /api/v2: consumers and publishers, asked from the nodes when somebody wants them.
+"""Clients of /api/v2: consumers and publishers, asked from the nodes when a viewer asks.
 
 Nodes answer at different speeds: a reply after two seconds has what there is, and the question goes
 on for the next one. All who ask the same within a second share its answer.
@@ -39,7 +39,7 @@ Row = tuple[Any, ...]
 
 
 class _Question:
-    """What is asked of several nodes, and what they have said so far."""
+    """A question to several nodes, and their answers so far."""
 
     def __init__(self, nodes: list[Node]) -> None:
         self.asked = len(nodes)

@@ -57,7 +57,7 @@ class CompatRoutes:
             ("GET", "/api/nodes", self._nodes),
             ("GET", "/api/nodes/:node", self._node),
             ("GET", "/api/counter", self._counter),
-            # Who may do these depends on what they ask for.
+            # The role that these need depends on the request.
             ("POST", "/api/topics", self._create),
             ("POST", "/api/topics/:topic", self._change_queue),
             ("POST", "/api/topics/:topic/:channel", self._change_queue),
@@ -223,13 +223,13 @@ class CompatRoutes:
         await self._changes.finish(entry, outcomes)
         return json_reply({"message": _warn(errors, warn_of(outcomes))})
 
-    # What both need.
+    # Shared by the routes of topics and channels.
 
     async def _find_producers(self, topic: str) -> tuple[list[Producer], list[list[str]]]:
         """Return the nodes that have a topic, and the errors on the way there.
 
         Raises:
-            HttpError: 404, nobody knows it; 502, nobody answers.
+            HttpError: 404, no daemon knows it; 502, no daemon answers.
         """
         self._collector.note_viewer()
         if not is_valid_topic_name(topic):
@@ -289,7 +289,7 @@ class CompatRoutes:
         return [found for each in topics for found in each], errors
 
     def _check(self, answer: Answer[_T]) -> None:
-        """Raise HttpError 502 if nobody has answered."""
+        """Raise HttpError 502 if no daemon has answered."""
         if answer.is_complete_failure:
             kind = "nsqlookupd" if self._discovery.has_lookupds else "nsqd"
             raise _upstream_error(kind, answer.errors)

@@ -84,7 +84,7 @@ class DetailRoutes:
     async def _find_samples(
         self, request: Request, view: View, topic: str
     ) -> tuple[dict[str, Sample], list[str]]:
-        """Return the figures of a topic by node, and what went wrong."""
+        """Return the figures of a topic by node, and the errors."""
         samples = {
             node.name: node.sample for node in view.nodes_with(topic) if node.sample is not None
         }
@@ -166,7 +166,7 @@ class DetailRoutes:
     async def _ask_node(
         self, node: Node, *, is_fresh: bool
     ) -> tuple[Sample | None, Object | None, int | None, list[str]]:
-        """Ask a node for what no list shows: memory and options; and for its figures, if wanted."""
+        """Ask a node for its memory and options, which no list shows; figures too, if wanted."""
         sample, memory = node.sample, None
         # A topic that no node has: the figures of the process without those of its queues.
         target = "/stats?format=json&include_clients=false"

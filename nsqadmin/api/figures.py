@@ -1,4 +1,4 @@
-"""The figures of /api/v2: all of them read the collector's view, and ask nobody.
+"""The figures of /api/v2: all of them read the collector's view, and ask no node.
 
 Documents that many viewers get are made once for each round.
 """

@@ -1,4 +1,4 @@
-"""Limits and dead letters of /api/v2: what our nodes say of a topic's bounds, and who differs."""
+"""Limits and dead letters of /api/v2: the bounds of a topic on each node, and where they differ."""
 
 import asyncio
 import time
@@ -146,7 +146,7 @@ def _find_rows(view: View) -> list[Object]:
 
 
 def _describe(view: View, name: str) -> Object:
-    """Return what is known of a dead-letter topic."""
+    """Return the figures of a dead-letter topic."""
     row = view.merged.rows.get((name, ""))
     return {
         "dead_letter_topic": name or None,

@@ -1,4 +1,4 @@
-"""What is no API: the page and its files, /ping, /config, Graphite.
+"""Routes beside the API: the page and its files, /ping, /config, Graphite.
 
 Files are looked up in a table; no path of a request is joined to a directory.
 """
@@ -167,7 +167,7 @@ def _read_addresses(body: bytes) -> tuple[str, ...]:
 
 
 class GraphiteRoutes:
-    """/render and /api/graphite, for those who have Graphite."""
+    """/render and /api/graphite, if there is a Graphite."""
 
     def __init__(self, options: Options) -> None:
         self._url = Url.parse(options.graphite_url) if options.graphite_url else None

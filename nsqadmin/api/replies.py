@@ -141,10 +141,10 @@ def _compress(body: bytes, wbits: int) -> bytes:
 
 
 def read_object(request: Request) -> dict[str, Any]:
-    """Return the JSON object in a request's body, whatever its content type.
+    """Return the JSON object in a request's body, of any content type.
 
     Raises:
-        HttpError: 400, it is something else; the text says what.
+        HttpError: 400, it is something else, which the text names.
     """
     try:
         value = json.loads(request.body.decode("utf-8"))

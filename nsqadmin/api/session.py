@@ -22,7 +22,7 @@ _MAX_ID: Final = 10**12
 
 
 class SessionRoutes:
-    """Who is there, and what was done."""
+    """Sign-in, the audit trail and the options of nsqadmin."""
 
     def __init__(
         self, options: Options, guard: Guard, collector: Collector, changes: Changes
@@ -105,7 +105,7 @@ class SessionRoutes:
         }
 
     def _find_notes(self) -> list[str]:
-        """Say what is not protected."""
+        """Return the warnings about doors that are open."""
         options = self._options
         notes = []
         if self._guard.kind == "none":
@@ -126,7 +126,7 @@ class SessionRoutes:
 
 
 def show_flags(options: Options) -> dict[str, object]:
-    """Return the options by their keys, as flags spell them, without what is secret."""
+    """Return the options by their keys, as flags spell them, without secrets."""
     shown: dict[str, object] = {}
     for name, declared in declared_flags(options).items():
         if declared.toml_key is None:

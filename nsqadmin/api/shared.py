@@ -1,4 +1,4 @@
-"""What viewers share: questions asked upstream once, documents made once for each round."""
+"""Shared by all viewers: questions asked upstream once, documents made once for each round."""
 
 import asyncio
 import time

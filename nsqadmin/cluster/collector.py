@@ -1,9 +1,9 @@
 """Collector: asks all nodes for their figures, round after round, and publishes a `View` of each.
 
-A round asks nsqlookupd who is there and each nsqd for its /stats, waits for the answers with
-patience that ends, merges them a slice at a time, and notes history and findings. A node that does
-not answer in time is shown with its last figures; its answer counts whenever it comes. Viewers read
-views: however many look, the nodes are asked once.
+A round asks nsqlookupd for the nodes and each nsqd for its /stats, waits for the answers with
+patience that ends, merges them a slice at a time, and notes history and findings. A daemon that
+does not answer in time is shown with its last figures; its answer counts whenever it comes. Viewers
+read views: however many look, the nodes are asked once.
 """
 
 import asyncio
@@ -32,9 +32,14 @@ from nsqd.runtime.slices import gather_slices
 
 logger = logging.getLogger(__name__)
 
-# How long a round waits for nodes; slower ones are in the next.
+# How long a round waits for nodes; slower ones are in the next. While answers keep coming, which a
+# busy machine takes its time to read, it goes on.
 PATIENCE_S: Final = 2.0
-# Asked less often when nobody looks, and after failures.
+SILENCE_S: Final = 0.5
+MAX_PATIENCE_S: Final = 10.0
+# For a node that failed the last time, and for an nsqlookupd once the nodes are known.
+SHORT_PATIENCE_S: Final = 0.5
+# Nodes are asked less often while no viewer is there, and after failures.
 IDLE_AFTER_S: Final = 600.0
 IDLE_INTERVAL_S: Final = 30.0
 FAILURES_BEFORE_PAUSE: Final = 3
@@ -72,7 +77,7 @@ class Histories:
 
 
 class Collector:
-    """Owns what is known of the cluster. `start` once, `close` once."""
+    """The owner of the view of the cluster. `start` once, `close` once."""
 
     def __init__(
         self,
@@ -94,6 +99,7 @@ class Collector:
         self._by_address: dict[Address, str] = {}
         self._lookupds: list[LookupdState] = []
         self._asking: set[asyncio.Task[None]] = set()
+        self._discovering: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_wanted = asyncio.Event()
         self._looked_at = time.monotonic()
@@ -114,11 +120,12 @@ class Collector:
         """Stop asking."""
         if self._task is not None:
             await end_task(self._task)
-        for task in list(self._asking):
-            await end_task(task)
+        for task in (*self._asking, self._discovering):
+            if task is not None:
+                await end_task(task)
 
     def note_viewer(self) -> None:
-        """Note that somebody looks: rounds are as frequent as they may be."""
+        """Note a viewer: rounds are as frequent as they may be."""
         now = time.monotonic()
         is_back = now - self._looked_at > IDLE_AFTER_S
         self._looked_at = now
@@ -153,16 +160,20 @@ class Collector:
         return max(wanted_s, _LOAD_FACTOR * self._busy_s)
 
     async def run_round(self) -> None:
-        """Ask everybody once and publish what they say."""
+        """Ask every daemon once and publish the view of their answers."""
         began = time.monotonic()
         self._cpu_began_s = time.thread_time()
         await self._discover()
         now = time.monotonic()
+        tasks: set[asyncio.Task[None]] = set()
+        trusted: set[asyncio.Task[None]] = set()
         for node in self._nodes.values():
             if not node.is_being_asked and node.due_at <= now and node.gone_at is None:
-                self._ask(node)
-        if self._asking:
-            await asyncio.wait(self._asking, timeout=PATIENCE_S)
+                task = self._ask(node)
+                tasks.add(task)
+                if node.failure_count == 0:
+                    trusted.add(task)
+        await _wait_for_answers(tasks, trusted)
         self._note_silence()
         await self._publish(began)
 
@@ -172,11 +183,16 @@ class Collector:
         if not self.discovery.has_lookupds:
             self._list_nsqds()
             return
-        states = await self.discovery.ask_lookupds()
-        self._lookupds = states
+        if self._discovering is None or self._discovering.done():
+            self._discovering = start_task(self._ask_lookupds(), "ask nsqlookupds")
+        # One that hangs must not hold up the figures of the nodes that are known.
+        await asyncio.wait([self._discovering], timeout=SHORT_PATIENCE_S if self._nodes else None)
+
+    async def _ask_lookupds(self) -> None:
+        self._lookupds = states = await self.discovery.ask_lookupds()
         if any(state.error is None for state in states):
             found = {producer.name: producer for producer in merge_nodes(states)}
-            # While an nsqlookupd is silent, what only it knew is not gone.
+            # While an nsqlookupd is silent, nodes that only it knew are kept.
             self._note_producers(found, is_all=all(state.error is None for state in states))
 
     def _list_nsqds(self) -> None:
@@ -210,18 +226,28 @@ class Collector:
 
     # Asking nodes.
 
-    def _ask(self, node: Node) -> None:
+    def _ask(self, node: Node) -> asyncio.Task[None]:
         node.is_being_asked = True
         node.asked_at = time.monotonic()
         task = start_task(self._ask_node(node), f"ask {node.name}")
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
+        return task
 
     async def _ask_node(self, node: Node) -> None:
-        address = node.producer.address
         try:
-            document = await self._upstream.get(address, STATS_TARGET, is_node=True)
-            sample = read_sample(document, time.monotonic(), self._keys, node.sample)
+            # The document has no name here: it is large, and is let go before the next question.
+            sample = read_sample(
+                await self._upstream.get(
+                    node.producer.address,
+                    STATS_TARGET,
+                    is_node=True,
+                    is_doubtful=node.failure_count > 0,
+                ),
+                time.monotonic(),
+                self._keys,
+                node.sample,
+            )
             if node.extensions_start_s != sample.start_time_s:
                 await self._identify(node, sample.start_time_s)
         except (UpstreamError, BadStatsError) as error:
@@ -240,7 +266,7 @@ class Collector:
             node.is_being_asked = False
 
     async def _identify(self, node: Node, start_time_s: int) -> None:
-        """Ask a node that was started since who it is and what it can do."""
+        """Ask a node that was started since for its identity and extensions."""
         address = node.producer.address
         if self.discovery.has_lookupds:
             info = await self._upstream.get(address, "/info", is_node=True)
@@ -327,7 +353,7 @@ class Collector:
                 topics.add(key, wall_s, _topic_values(row, merged.bytes_rates[key[0]]))
             yield
         nodes = self.histories.nodes
-        for name, node in self._nodes.items():
+        for name, node in list(self._nodes.items()):
             if node.status is NodeStatus.UP:
                 nodes.add((name, ""), wall_s, _node_values(node.totals))
                 yield
@@ -360,6 +386,21 @@ class Collector:
         dropped = shrink(self.histories.all(), self._history_max_bytes)
         if dropped:
             logger.debug("history: dropped the idlest count=%d", dropped)
+
+
+async def _wait_for_answers(
+    tasks: set[asyncio.Task[None]], trusted: set[asyncio.Task[None]]
+) -> None:
+    """Wait for the nodes, not long for those that failed the last time."""
+    began = time.monotonic()
+    pending = tasks
+    while pending:
+        count = len(pending)
+        _, pending = await asyncio.wait(pending, timeout=SILENCE_S)
+        pending = pending & trusted
+        waited_s = time.monotonic() - began
+        if waited_s >= MAX_PATIENCE_S or (waited_s >= PATIENCE_S and len(pending) == count):
+            return
 
 
 def _channel_values(row: tuple[object, ...]) -> tuple[float | None, ...]:

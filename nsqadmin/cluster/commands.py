@@ -1,4 +1,4 @@
-"""Commands: what nsqadmin tells nsqds and nsqlookupds to do, each with an outcome per daemon.
+"""Commands of nsqadmin to nsqds and nsqlookupds, each with an outcome per daemon.
 
 Nothing here asks whether the caller may; the API does. A daemon that refuses does not stop the
 others: its words are the outcome.
@@ -14,13 +14,13 @@ from urllib.parse import urlencode
 from nsqadmin.cluster.discovery import Discovery, Producer
 from nsqadmin.cluster.upstream import Address, Upstream, UpstreamError, clean
 
-# What can be done to a topic or a channel on a node, and the end of nsqd's path for it.
+# Actions on a topic or a channel of a node, and the end of nsqd's path for each.
 QUEUE_VERBS: Final = ("pause", "unpause", "empty", "delete")
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one daemon answered; no error is success."""
+    """The answer of one daemon; no error is success."""
 
     daemon: str
     error: str | None = None
@@ -33,7 +33,7 @@ class Outcome:
 
 
 class Commands:
-    """Tells daemons what to do."""
+    """Sends commands to daemons."""
 
     def __init__(self, upstream: Upstream, discovery: Discovery) -> None:
         self._upstream = upstream

@@ -52,7 +52,7 @@ class Producer:
 
 @dataclass(slots=True)
 class LookupdState:
-    """What one nsqlookupd answered."""
+    """The answer of one nsqlookupd."""
 
     address: Address
     error: str | None = None
@@ -63,16 +63,16 @@ class LookupdState:
 
 @dataclass(slots=True)
 class Answer(Generic[_T]):
-    """What was found, and the errors of those who did not answer."""
+    """The nodes found, and the errors of the daemons that did not answer."""
 
     value: _T
     errors: list[str] = field(default_factory=list)
-    # Whether anybody answered; without anybody to ask, nobody did.
+    # Whether any daemon answered; False if there is none to ask.
     is_complete_failure: bool = False
 
 
 class Discovery:
-    """Ask who is there."""
+    """Ask for the nodes."""
 
     def __init__(
         self, upstream: Upstream, *, lookupds: Sequence[Address], nsqds: Sequence[Address]
@@ -114,7 +114,7 @@ class Discovery:
         return Answer(sorted(names), answers.errors, answers.is_complete_failure)
 
     async def find_producers(self, topic: str) -> Answer[list[Producer] | None]:
-        """Return the nodes that have a topic, None if nobody has heard of it.
+        """Return the nodes that have a topic, None if no daemon has heard of it.
 
         Tombstoned nodes are missing, as consumers do not find them either.
         """
@@ -209,7 +209,7 @@ class Discovery:
         return Answer(answers.value, answers.errors, answers.is_complete_failure)
 
     async def ask_nsqd(self, address: Address) -> Producer:
-        """Ask an nsqd who it is and which topics it has.
+        """Ask an nsqd for its identity and its topics.
 
         Raises:
             UpstreamError: it does not answer.
@@ -274,7 +274,7 @@ def read_info(info: object, address: Address) -> Producer:
 
 
 def read_extensions(info: object) -> frozenset[str]:
-    """Return what a node can do that a Go nsqd cannot."""
+    """Return the extensions of a node: abilities that a Go nsqd lacks."""
     items = info.get("extensions") if isinstance(info, dict) else None
     return frozenset(item for item in (items or ()) if isinstance(item, str) and len(item) <= 64)
 

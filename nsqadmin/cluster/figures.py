@@ -1,10 +1,12 @@
 """The figures of one node: its /stats as plain tuples, and the rates between two of them. Pure.
 
 A node is a stranger: every number is checked to be one, and to be in bounds. A large cluster has
-100,000 queues, so that a queue's figures are a tuple, its key is shared by all nodes that have it,
-and a tuple that did not change is kept from one sample to the next.
+160,000 queues on its nodes: a node's figures are packed bytes, which become tuples when they are
+read; a key is shared by all nodes that have it, and the order of the keys by a node's samples.
 """
 
+import struct
+from collections.abc import ItemsView, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -30,6 +32,8 @@ HAS_FINISH_COUNT: Final = 11
 DISK_BYTES: Final = 12  # -1 if the node does not tell
 EXTRA: Final = 13  # `Extra`, or None
 
+# All of them but EXTRA.
+_ROW: Final = struct.Struct("=10q2?q")
 MAX_COUNT: Final = 2**63 - 1
 MAX_QUEUES: Final = 200_000  # of one node
 _LOSS_WORDS: Final = ("rejected_count", "dead_lettered_count")
@@ -39,12 +43,12 @@ _CHANNEL_MEMBERS: Final = 12
 
 
 class BadStatsError(ValueError):
-    """The answer of a node is no /stats; the text says what is wrong."""
+    """The answer of a node is no /stats; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """What few queues have: percentiles, localities, losses, history, dead letters."""
+    """Figures that few queues have: percentiles, localities, losses, history, dead letters."""
 
     latency_count: int = 0
     percentiles: tuple[tuple[float, float], ...] = ()  # quantile and ns
@@ -62,6 +66,70 @@ class Extra:
 NO_EXTRA: Final = Extra()
 
 
+class Queues(Mapping[Key, Figures]):
+    """The figures of a node's queues, 90 bytes for each."""
+
+    __slots__ = ("_extras", "_rows", "index")
+
+    def __init__(
+        self, index: dict[Key, int], rows: bytes, extras: dict[int, Extra], earlier: "Queues | None"
+    ) -> None:
+        """Args: index: the number of each queue, in the order of the rows."""
+        # Nearly always the same as before, and shared then.
+        self.index: dict[Key, int] = (
+            earlier.index if earlier is not None and index == earlier.index else index
+        )
+        self._rows = rows
+        self._extras = extras
+
+    def __getitem__(self, key: Key) -> Figures:
+        number = self.index[key]
+        return (*_ROW.unpack_from(self._rows, number * _ROW.size), self._extras.get(number))
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self.index)
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def items(self) -> ItemsView[Key, Figures]:
+        """Return the queues with their figures."""
+        return _Items(self)
+
+    def values_in_order(self) -> Iterator[Figures]:
+        """Give the figures in the order of the keys."""
+        rows = _ROW.iter_unpack(self._rows)
+        if not self._extras:
+            return ((*row, None) for row in rows)
+        find = self._extras.get
+        return ((*row, find(number)) for number, row in enumerate(rows))
+
+    def is_aligned(self, other: object) -> bool:
+        """Return whether another has the same queues in the same order."""
+        return isinstance(other, Queues) and other.index is self.index
+
+
+class _Items(ItemsView[Key, Figures]):
+    """Walks the rows in place of finding each by its key."""
+
+    _mapping: Queues
+
+    def __iter__(self) -> Iterator[tuple[Key, Figures]]:
+        return zip(self._mapping, self._mapping.values_in_order(), strict=True)
+
+
+def beside(
+    later: Mapping[Key, Figures], earlier: Mapping[Key, Figures]
+) -> Iterator[tuple[Key, Figures, Figures | None]]:
+    """Give each queue with its figures now and before, None if it was not there."""
+    if isinstance(later, Queues) and later.is_aligned(earlier):
+        assert isinstance(earlier, Queues)
+        yield from zip(later, later.values_in_order(), earlier.values_in_order(), strict=True)
+        return
+    for key, figures in later.items():
+        yield key, figures, earlier.get(key)
+
+
 @dataclass(slots=True)
 class Sample:
     """All figures of a node, at one moment."""
@@ -72,7 +140,7 @@ class Sample:
     start_time_s: int = 0
     disk_free_bytes: int | None = None
     is_draining: bool = False
-    queues: dict[Key, Figures] = field(default_factory=dict)
+    queues: Mapping[Key, Figures] = field(default_factory=dict)
 
     def topics(self) -> list[str]:
         """The names of its topics."""
@@ -86,7 +154,7 @@ class KeyTable:
         self._keys: dict[Key, Key] = {}
 
     def get(self, topic: str, channel: str) -> Key:
-        """Return the key, made anew if nobody has it yet."""
+        """Return the key, made anew if it is not there yet."""
         key = (topic, channel)
         return self._keys.setdefault(key, key)
 
@@ -101,7 +169,7 @@ def read_sample(
 ) -> Sample:
     """Read the answer to /stats?format=json.
 
-    Args: earlier: the sample before, whose tuples are used again where nothing has changed.
+    Args: earlier: the sample before, with which it shares what is the same.
 
     Raises:
         BadStatsError: it is something else.
@@ -111,12 +179,11 @@ def read_sample(
     topics = document.get("topics")
     if topics is not None and not isinstance(topics, list):
         raise BadStatsError("the topics in /stats are no list")
-    queues: dict[Key, Figures] = {}
-    known = earlier.queues if earlier is not None else {}
+    reader = _QueueReader(keys)
     try:
         for topic in topics or ():
-            _read_topic(topic, queues, keys, known)
-    except (TypeError, KeyError, AttributeError) as error:
+            reader.read_topic(topic)
+    except (TypeError, KeyError, AttributeError, struct.error) as error:
         raise BadStatsError(f"/stats has a topic or channel that is wrong: {error!r}") from error
     return Sample(
         time=time,
@@ -125,77 +192,85 @@ def read_sample(
         start_time_s=_count(document, "start_time") or 0,
         disk_free_bytes=_count(document, "disk_free_bytes"),
         is_draining=document.get("draining") is True,
-        queues=queues,
+        queues=reader.finish(earlier.queues if earlier is not None else None),
     )
 
 
-def _read_topic(
-    topic: dict[str, Any], queues: dict[Key, Figures], keys: KeyTable, known: dict[Key, Figures]
-) -> None:
-    name = topic["topic_name"]
-    if not is_valid_topic_name(name):
-        raise BadStatsError("/stats has a topic with an invalid name")
-    disk_bytes = topic.get("disk_bytes", -1)
-    counts = (
-        *(topic["depth"], topic["backend_depth"], 0, 0, topic["message_count"], 0, 0, 0),
-        *(topic.get("message_bytes", 0), 0),
-    )
-    is_plain = len(topic) <= _TOPIC_MEMBERS + (disk_bytes >= 0)
-    extra = _read_extra(topic, is_plain=is_plain)
-    rest = (bool(topic["paused"]), True, disk_bytes, extra)
-    _put(queues, known, keys.get(name, ""), counts, rest)
-    for channel in topic["channels"] or ():
-        _read_channel(channel, name, queues, keys, known)
+class _QueueReader:
+    """Reads the topics of a /stats, one by one."""
 
+    def __init__(self, keys: KeyTable) -> None:
+        self._keys = keys
+        self._index: dict[Key, int] = {}
+        self._rows = bytearray()
+        self._extras: dict[int, Extra] = {}
 
-def _read_channel(
-    channel: dict[str, Any],
-    topic_name: str,
-    queues: dict[Key, Figures],
-    keys: KeyTable,
-    known: dict[Key, Figures],
-) -> None:
-    name = channel["channel_name"]
-    if not is_valid_topic_name(name):
-        raise BadStatsError("/stats has a channel with an invalid name")
-    depth, messages = channel["depth"], channel["message_count"]
-    in_flight, deferred = channel["in_flight_count"], channel["deferred_count"]
-    finished = channel.get("finish_count")
-    has_finished = finished is not None
-    if finished is None:
-        # Emptying looks like finishing: callers say that it is an estimate.
-        finished = max(messages - depth - in_flight - deferred, 0)
-    counts = (
-        *(depth, channel["backend_depth"], in_flight, deferred, messages),
-        *(channel["requeue_count"], channel["timeout_count"], channel["client_count"]),
-        *(0, finished),
-    )
-    disk_bytes = channel.get("disk_bytes", -1)
-    is_plain = len(channel) <= _CHANNEL_MEMBERS + has_finished + (disk_bytes >= 0)
-    extra = _read_extra(channel, is_plain=is_plain)
-    rest = (bool(channel["paused"]), has_finished, disk_bytes, extra)
-    _put(queues, known, keys.get(topic_name, name), counts, rest)
+    def finish(self, earlier: Mapping[Key, Figures] | None) -> Queues:
+        """Return all that were read."""
+        known = earlier if isinstance(earlier, Queues) else None
+        return Queues(self._index, bytes(self._rows), self._extras, known)
 
+    def read_topic(self, topic: dict[str, Any]) -> None:
+        """Read a topic and its channels."""
+        name = topic["topic_name"]
+        if not is_valid_topic_name(name):
+            raise BadStatsError("/stats has a topic with an invalid name")
+        disk_bytes = topic.get("disk_bytes", -1)
+        counts = (
+            *(topic["depth"], topic["backend_depth"], 0, 0, topic["message_count"], 0, 0, 0),
+            *(topic.get("message_bytes", 0), 0),
+        )
+        is_plain = len(topic) <= _TOPIC_MEMBERS + (disk_bytes >= 0)
+        extra = _read_extra(topic, is_plain=is_plain)
+        self._put(name, "", counts, (topic["paused"], True, disk_bytes), extra)
+        for channel in topic["channels"] or ():
+            self._read_channel(channel, name)
 
-def _put(
-    queues: dict[Key, Figures],
-    known: dict[Key, Figures],
-    key: Key,
-    counts: tuple[int, ...],
-    rest: tuple[Any, ...],
-) -> None:
-    # Anything but a number fails in the comparison.
-    if min(counts) < 0 or max(counts) > MAX_COUNT or rest[2] > MAX_COUNT:
-        raise BadStatsError(f"/stats has a count that is negative or too large at {key[0]}")
-    figures = counts + rest
-    before = known.get(key)
-    queues[key] = before if before == figures else figures
-    if len(queues) > MAX_QUEUES:
-        raise BadStatsError(f"/stats has more than {MAX_QUEUES} queues")
+    def _read_channel(self, channel: dict[str, Any], topic_name: str) -> None:
+        name = channel["channel_name"]
+        if not is_valid_topic_name(name):
+            raise BadStatsError("/stats has a channel with an invalid name")
+        depth, messages = channel["depth"], channel["message_count"]
+        in_flight, deferred = channel["in_flight_count"], channel["deferred_count"]
+        finished = channel.get("finish_count")
+        has_finished = finished is not None
+        if finished is None:
+            # Emptying looks like finishing: callers say that it is an estimate.
+            finished = max(messages - depth - in_flight - deferred, 0)
+        counts = (
+            *(depth, channel["backend_depth"], in_flight, deferred, messages),
+            *(channel["requeue_count"], channel["timeout_count"], channel["client_count"]),
+            *(0, finished),
+        )
+        disk_bytes = channel.get("disk_bytes", -1)
+        is_plain = len(channel) <= _CHANNEL_MEMBERS + has_finished + (disk_bytes >= 0)
+        extra = _read_extra(channel, is_plain=is_plain)
+        self._put(topic_name, name, counts, (channel["paused"], has_finished, disk_bytes), extra)
+
+    def _put(
+        self,
+        topic: str,
+        channel: str,
+        counts: tuple[int, ...],
+        rest: tuple[Any, ...],
+        extra: Extra | None,
+    ) -> None:
+        # Anything but a number fails in the comparison, or where it is packed.
+        if min(counts) < 0 or max(counts) > MAX_COUNT or rest[2] > MAX_COUNT:
+            raise BadStatsError(f"/stats has a count that is negative or too large at {topic}")
+        index = self._index
+        number = len(index)
+        if index.setdefault(self._keys.get(topic, channel), number) != number:
+            raise BadStatsError(f"/stats has a topic or a channel twice: {topic}")
+        self._rows += _ROW.pack(*counts, *rest)
+        if extra is not None:
+            self._extras[number] = extra
+        if number >= MAX_QUEUES:
+            raise BadStatsError(f"/stats has more than {MAX_QUEUES} queues")
 
 
 def _read_extra(queue: dict[str, Any], *, is_plain: bool) -> Extra | None:
-    """Return what few queues have.
+    """Return the figures that few queues have.
 
     Args: is_plain: whether the queue has no more members than every queue.
     """
@@ -260,7 +335,7 @@ def _count(fields: dict[str, Any], name: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What a queue of one node does in a second; None where it is not known."""
+    """The rates of a queue of one node, per second; None where unknown."""
 
     in_: float | None = None
     out: float | None = None

@@ -1,4 +1,4 @@
-"""Findings: what is wrong in the cluster right now, and what to do. Pure.
+"""Findings: the problems of the cluster right now, each with advice. Pure.
 
 The worst come first. How long a finding has lasted is noted by its kind and names.
 """
@@ -11,7 +11,7 @@ from nsqadmin.cluster.merge import get
 from nsqadmin.cluster.view import Finding, NodeStatus, View
 
 MAX_FINDINGS: Final = 200
-# Below this share of free space a disk is low; nodes tell only what is free.
+# Below this share of free space a disk is low; nodes report only the free bytes.
 LOW_DISK_BYTES: Final = 1 << 30
 _SEVERITIES: Final = {"error": 0, "warning": 1, "info": 2}
 _NO_HOST_HINT: Final = (
@@ -21,7 +21,7 @@ _NO_HOST_HINT: Final = (
 
 
 class Findings:
-    """Find what is wrong, round after round."""
+    """Find the problems of each round."""
 
     def __init__(self) -> None:
         # Since when each finding lasts, in ms of the wall clock.

@@ -23,7 +23,7 @@ _FINE_PER_COARSE: Final = COARSE_STEP_S // FINE_STEP_S
 _MAX_FILL: Final = 12
 _BYTES_PER_POINT: Final = 4
 _NAN: Final = math.nan
-# What a track without a ring takes, about.
+# Bytes of a track without a ring, about.
 _FLAT_BYTES: Final = 200
 
 Name = TypeVar("Name", bound=Hashable)
@@ -169,7 +169,7 @@ class History(Generic[Name]):
         return tuple(None if math.isnan(value) else value for value in values)
 
     def _unfold(self, track: _Track) -> None:
-        """Give a track its rings, with what it has repeated so far."""
+        """Give a track its rings, filled with the value that it has repeated so far."""
         points = array("f", [_NAN]) * (2 * SLOTS * self._width)
         flat = array("f", [_NAN if value is None else value for value in track.flat])
         width = self._width

@@ -25,6 +25,7 @@ from nsqadmin.cluster.figures import (
     TIMEOUT_COUNT,
     Key,
     Sample,
+    beside,
 )
 
 # The columns of /api/v2/queues. A row has those after the key.
@@ -108,7 +109,7 @@ class Merger:
             per_s = 1.0 / (sample.time - earlier.time)
             totals.in_rate = totals.out_rate = 0.0
             totals.requeue_rate = totals.timeout_rate = 0.0
-        for key, figures in sample.queues.items():
+        for key, figures, past in beside(sample.queues, before):
             total = sums.get(key)
             if total is None:
                 total = sums[key] = _EMPTY.copy()
@@ -126,11 +127,10 @@ class Merger:
                 totals.depth += figures[DEPTH]
             if figures[DISK_BYTES] >= 0 or figures[EXTRA] is not None:
                 _add_rare(total, totals, figures)
-            past = before.get(key)
             # A queue that was made anew has smaller counts: nothing is known of its rates yet.
             if past is not None and figures[MESSAGE_COUNT] >= past[MESSAGE_COUNT]:
                 total[_RATED] += 1
-                if past is not figures:
+                if past != figures:
                     _add_rates(total, totals, figures, past, per_s, is_topic=not key[1])
         return totals
 

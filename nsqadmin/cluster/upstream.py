@@ -1,7 +1,9 @@
 """Upstream: the calls to nsqds and nsqlookupds, each with a bound in time, size and number.
 
-Reads go out 64 at a time, writes 16. An answer is JSON or an error with a text for operators. The
-bearer tokens are added here and nowhere else; error texts never quote a header or body.
+Reads go out 64 at a time, writes 16; nodes that failed the last time have 32 places of their own,
+and those that hang keep nobody else waiting. An answer is JSON or an error with a text for
+operators. The bearer tokens are added here and nowhere else; error texts never quote a header or
+body.
 """
 
 import asyncio
@@ -19,9 +21,10 @@ from nsqd.http.client import BadReplyError, ClientLimits, HttpClient, Reply, Url
 from nsqd.runtime.listen import split_address
 
 MAX_READS: Final = 64
+MAX_DOUBTFUL_READS: Final = 32
 MAX_WRITES: Final = 16
 # A reply of more, the /stats of 35,000 queues, is asked for again with the higher bound, two at a
-# time: 64 nodes that send what they may would take 4 GB otherwise.
+# time: 64 nodes that send the largest answers allowed would take 4 GB otherwise.
 MAX_REPLY_BYTES: Final = 8 * 1024 * 1024
 MAX_LARGE_REPLY_BYTES: Final = 64 * 1024 * 1024
 MAX_LARGE_READS: Final = 2
@@ -96,7 +99,7 @@ class UpstreamTokens:
 
 
 class Upstream:
-    """Ask daemons and tell them what to do. `close` at the end."""
+    """Questions and commands to daemons. `close` at the end."""
 
     def __init__(
         self,
@@ -121,18 +124,24 @@ class Upstream:
         self._large_client = HttpClient(large, ssl_context=ssl_context)
         self._tokens = tokens
         self._reads = asyncio.Semaphore(MAX_READS)
+        self._doubtful_reads = asyncio.Semaphore(MAX_DOUBTFUL_READS)
         self._large_reads = asyncio.Semaphore(MAX_LARGE_READS)
         self._writes = asyncio.Semaphore(MAX_WRITES)
 
-    async def get(self, address: Address, target: str, *, is_node: bool = False) -> object:
+    async def get(
+        self, address: Address, target: str, *, is_node: bool = False, is_doubtful: bool = False
+    ) -> object:
         """Return the JSON that a daemon answers.
 
-        Args: is_node: whether it is an nsqd, which may want the token.
+        Args:
+            is_node: whether it is an nsqd, which may want the token.
+            is_doubtful: whether it failed the last time.
 
         Raises:
             UpstreamError: there is none.
         """
-        reply = await self._read(address, target, is_node=is_node)
+        places = self._doubtful_reads if is_doubtful else self._reads
+        reply = await self._read(address, target, is_node=is_node, places=places)
         if reply.status != 200:
             raise UpstreamError(_describe_refusal(reply), reply.status)
         try:
@@ -141,12 +150,12 @@ class Upstream:
             raise UpstreamError(str(error)) from error
 
     async def get_value(self, address: Address, target: str) -> object:
-        """Return what an nsqd answers: JSON, or a text that is none.
+        """Return the answer of an nsqd: JSON, or a text that is none.
 
         Raises:
             UpstreamError: there is no answer.
         """
-        reply = await self._read(address, target, is_node=True)
+        reply = await self._read(address, target, is_node=True, places=self._reads)
         if reply.status != 200:
             raise UpstreamError(_describe_refusal(reply), reply.status)
         try:
@@ -179,9 +188,11 @@ class Upstream:
         self._client.close()
         self._large_client.close()
 
-    async def _read(self, address: Address, target: str, *, is_node: bool) -> Reply:
+    async def _read(
+        self, address: Address, target: str, *, is_node: bool, places: asyncio.Semaphore
+    ) -> Reply:
         try:
-            async with self._reads:
+            async with places:
                 return await self._request("GET", address, target, b"", is_node=is_node)
         except UpstreamError as error:
             if error.text != _TOO_LARGE:

@@ -1,4 +1,4 @@
-"""View: the cluster as the last round of the collector has found it; what all viewers read.
+"""View: the cluster as the last round of the collector has found it; read by all viewers.
 
 A view is complete when it is published and never changes afterwards, but for the nodes' states,
 which later rounds go on with.
@@ -43,7 +43,7 @@ class Node:
     gone_at: float | None = None
     is_being_asked: bool = False
     totals: Totals = field(default_factory=Totals)
-    # What it can do that a Go nsqd cannot, and the start of the process that said so.
+    # Its extensions, and the start time of the process that named them.
     extensions: frozenset[str] | None = None
     extensions_start_s: int = -1
 
@@ -61,7 +61,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is wrong, in words, and what to do about it."""
+    """A problem in words, and advice."""
 
     severity: str  # error, warning, info
     kind: str

@@ -1,5 +1,6 @@
 """Options and logs of the daemons, read once at the start.
 
+program   a daemon's command: argv to options and logs; options that every daemon has; reload
 options   every option of nsqd: name, kind, default, bounds, help; lookupd has its own
 flags     command line, config file, help and README table of such a declaration
 kinds     how numbers, durations, lists and TLS versions are spelled

@@ -320,7 +320,7 @@ def _quoted(text: str) -> str:
 
 
 def _read_document(path: str) -> dict[str, object]:
-    """Return what the TOML file holds.
+    """Return the contents of the TOML file.
 
     Raises:
         ConfigError: the file cannot be read.

@@ -12,11 +12,9 @@ import socket
 import ssl
 import sys
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
 
-from nsqd.config import flags
+from nsqd.config import flags, program
 from nsqd.config.flags import OptionsError, flag, group
 from nsqd.config.kinds import (
     BOOL,
@@ -30,7 +28,9 @@ from nsqd.config.kinds import (
     TLSRequired,
 )
 from nsqd.config.limits import Limits
-from nsqd.config.logs import LOG_FORMAT, LOG_LEVEL, LogFormat, LogLevel
+from nsqd.config.logs import LogFormat, LogLevel
+
+PROGRAM = "nsqd"
 
 # A timer shorter than this would only spin.
 _SHORTEST_S = 1e-6
@@ -49,21 +49,15 @@ def default_node_id(hostname: str | None = None) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """One field per flag. Made by `from_argv()`, or with keywords where there is no command line.
+    """One field per flag. Read by `COMMAND`, or made with keywords.
 
     `check_values`, `check_tls` and `check_services` say whether the values make sense.
     """
 
-    version: bool = flag(
-        "version", False, BOOL, "print the version and exit", in_config=False, heading="General"
-    )
-    config: str = flag(
-        "config", "", TEXT, "TOML file with more options", in_config=False, noun="file"
-    )
-    log_level: LogLevel = flag(
-        "log-level", LogLevel.INFO, LOG_LEVEL, "log this level and what is worse"
-    )
-    log_prefix: str = flag("log-prefix", "[nsqd] ", TEXT, "start of every log line")
+    version: bool = program.version_flag()
+    config: str = program.config_flag()
+    log_level: LogLevel = program.log_level_flag()
+    log_prefix: str = program.log_prefix_flag(PROGRAM)
     node_id: int = flag(
         "node-id",
         default_node_id,
@@ -72,7 +66,7 @@ class Options:
         default_text="from the hostname",
         toml_key="id",
     )
-    verbose: bool = flag("verbose", False, BOOL, "no effect, use --log-level", in_config=False)
+    verbose: bool = program.verbose_flag()
     worker_id: bool = flag("worker-id", False, BOOL, "no effect, use --node-id", in_config=False)
 
     tcp_address: str = flag(
@@ -375,9 +369,7 @@ class Options:
         minimum=0,
         heading="Extensions (not in NSQ)",
     )
-    log_format: LogFormat = flag(
-        "log-format", LogFormat.TEXT, LOG_FORMAT, "text as NSQ writes it, or a JSON object per line"
-    )
+    log_format: LogFormat = program.log_format_flag()
     disk_checksums: bool = flag(
         "disk-checksums",
         True,
@@ -509,19 +501,6 @@ class Options:
         if self.tls_client_auth_policy and self.tls_required is TLSRequired.NO:
             object.__setattr__(self, "tls_required", TLSRequired.EVERYWHERE)
 
-    @classmethod
-    def from_argv(cls, argv: Sequence[str], warnings: list[str] | None = None) -> Self:
-        """Read the options of a command line, without the program's name, and of its config file.
-
-        Args:
-            warnings: gets a line for each key of the file that has no effect.
-
-        Raises:
-            flags.CommandLineExit: help was asked for, or argv is wrong.
-            flags.ConfigError: the config file is missing or wrong.
-        """
-        return flags.load(cls, argv, program="nsqd", warnings=warnings)
-
     @property
     def defer_limit_s(self) -> float:
         """The longest delay of a deferred publish."""
@@ -597,6 +576,9 @@ def check_options(options: Options) -> None:
 def markdown_table() -> str:
     """Return the options as Markdown, for the README."""
     return flags.markdown_table(Options)
+
+
+COMMAND = program.Program(PROGRAM, Options, check_options)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a line of the log may show of a text that may hold secrets: long texts cut, secrets hidden.
+"""Texts that may hold secrets, made fit for a log line: cut short, secrets hidden.
 
     http://user:password@host/auth?key=1   http://***@host/auth?***     no query of a whole URL
     /pub?topic=t&access_token=abc          /pub?topic=t&access_token=***
@@ -19,7 +19,7 @@ _WORD = re.compile(r"[^\s\"']+")
 # Possessive: a name ends only at a character that cannot be in it, so there is one way to match.
 _PARAMETER = re.compile(r"([?&;])([^=&;?\s]++)=([^&;#\s\"']*+)")
 _TELLING_NAME = re.compile("token|secret|passw|api_?key|auth|signature|credential", re.IGNORECASE)
-# Reversed, the text before an @ up to what cannot be in user:password.
+# Reversed, the text before an @ up to a character that cannot be in user:password.
 _REVERSED_USER = re.compile(r"[^\s/@\"']{1,321}")
 _HOST_BEGIN = re.compile(r"[\w\[]")
 # The end of a cut text that may be the beginning of user:password@.
@@ -68,7 +68,7 @@ def _hide_parameter(match: re.Match[str]) -> str:
 
 
 def _hide_users(text: str) -> str:
-    """Hide user:password of addresses without a scheme: what stands before each @."""
+    """Hide user:password of addresses without a scheme: the text before each @."""
     *befores, last = text.split("@")
     parts = []
     for index, before in enumerate(befores):

@@ -6,7 +6,7 @@ thread that looks at the beats notes the stack of the loop's thread, and the bea
 reports a *stall*. Beats and looks cost nothing per message; to wake an idle process for them took
 0.5 to 0.7 % of a core, and on a busy loop they could not be measured.
 
-Both daemons have one for as long as they serve; `/debug/setblockrate` makes another one.
+Every daemon has one for as long as it serves; `/debug/setblockrate` makes another one.
 """
 
 import asyncio
@@ -14,7 +14,8 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import PurePath
 from traceback import walk_stack
@@ -181,6 +182,20 @@ class StallLog:
             describe_calls(worst.stack),
         )
         self._timer = self._call_later(LOG_INTERVAL_S, self._write)
+
+
+@contextmanager
+def logging_stalls(
+    loop: asyncio.AbstractEventLoop, *, on_lag: Callable[[float], object] = ignore
+) -> Iterator[LoopWatch]:
+    """Watch the loop and log its stalls, for as long as the daemon serves."""
+    log = StallLog(loop)
+    watch = LoopWatch(loop, on_lag=on_lag, on_stall=log.note)
+    try:
+        yield watch
+    finally:
+        watch.close()
+        log.close()
 
 
 def describe_calls(stack: tuple[Call, ...]) -> str:

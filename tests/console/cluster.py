@@ -10,16 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.support.daemon_process import (
-    HOST,
-    LOOKUPD,
-    PATIENCE_S,
-    REPOSITORY,
-    DaemonProcess,
-    WaitingDaemon,
-)
+from tests.support.daemon_process import HOST, LOOKUPD, REPOSITORY, DaemonProcess, WaitingDaemon
 from tests.support.http_client import fetch
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 ADMIN = (sys.executable, "-m", "nsqadmin")
 _LISTENING = re.compile(r"HTTP: listening on \S+:(\d+)$", re.MULTILINE)

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.cluster import PATIENCE_S, Cluster, Lookupd, Nsqd, wait_for
+from tests.support.cluster import Cluster, Lookupd, Nsqd, wait_for
 from tests.support.daemon_process import find_go_program
 from tests.support.http_client import HttpClient, fetch
+from tests.support.waiting import PATIENCE_S
 
 # Ours has the same name.
 NSQADMIN = find_go_program("nsqadmin")

@@ -1,5 +1,6 @@
 """The collector in front of nodes that fail, hang, lie, come and go."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from tests.nsqadmin.conftest import Cluster, StartAdmin
 from tests.support.fake_farm import Farm
 from tests.support.running_admin import RunningAdmin
+from tests.support.waiting import PATIENCE_S
 
 # What nodes may answer in place of /stats; each must be marked failed, with a reason.
 LIES = {
@@ -147,6 +149,34 @@ async def test_a_hanging_node_delays_nobody(farm: Farm, start_admin: StartAdmin)
     assert (await admin.get("/api/v2/overview"))["nodes"]["up"] == 3
     clients = await admin.get("/api/v2/clients")
     assert (clients["asked"], clients["answered"], len(clients["errors"])) == (4, 3, 1)
+
+
+async def test_what_hangs_is_not_waited_for_again(
+    farm: Farm, start_admin: StartAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that failed, and an nsqlookupd that hangs, hold up no later round."""
+    monkeypatch.setattr("nsqadmin.cluster.collector.PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr("nsqadmin.cluster.collector.SILENCE_S", 0.01)
+    monkeypatch.setattr("nsqadmin.cluster.collector.SHORT_PATIENCE_S", 0.01)
+    other = Farm(nodes=0, topics=0, per_node=0)
+    await other.start()
+    lookupds = tuple(f"127.0.0.1:{each.port}" for each in (farm, other))
+    admin = await start_admin(
+        lookupd_http_addresses=lookupds, poll_interval_s=600, http_client_request_timeout_s=600
+    )
+    farm.nodes[0].status = 500
+    await admin.round()
+    farm.nodes[0].is_hanging = True
+    other.is_hanging = True
+    asked = farm.nodes[1].stats_count
+
+    # Each would wait for longer than the test may last.
+    async with asyncio.timeout(PATIENCE_S):
+        await admin.daemon.collector.run_round()
+
+    assert farm.nodes[1].stats_count > asked
+    assert (await admin.get("/api/v2/overview"))["nodes"]["up"] == 3
+    await other.close()
 
 
 async def test_configured_nodes_have_the_names_that_they_give_themselves(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nsqadmin.options import Options
+from nsqadmin.options import COMMAND
 from nsqd.config.kinds import TLSRequired
 from tests.nsqadmin.conftest import Cluster, StartAdmin
 from tests.support.certs import make_authority, make_server
@@ -70,7 +70,7 @@ async def test_the_header_from_elsewhere_is_ignored(farm: Farm, start_admin: Sta
 
 @pytest.mark.parametrize(("flag", "count"), [("--read-only", 2), ("--read-only=view", 1)])
 async def test_read_only(farm: Farm, start_admin: StartAdmin, flag: str, count: int) -> None:
-    given = Options.from_argv([flag])
+    given = COMMAND.read([flag])
     admin = await start_at(farm, start_admin, read_only=given.read_only)
 
     assert await count_rights(admin) == count

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.daemon_process import PATIENCE_S, REPOSITORY
+from tests.support.daemon_process import REPOSITORY
 from tests.support.http_client import fetch
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 COMMAND = (sys.executable, "-m", "nsqadmin")
 

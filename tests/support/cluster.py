@@ -14,7 +14,6 @@ from tests.support.daemon_process import HOST, LOOKUPD, OURS, Daemon
 from tests.support.http_client import HttpClient, Reply
 from tests.support.waiting import until
 
-PATIENCE_S = 20.0
 POLL_S = 0.02
 
 _T = TypeVar("_T")

@@ -18,13 +18,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.support.http_client import Reply, fetch
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 HOST = "127.0.0.1"
 REPOSITORY = Path(__file__).parents[2]
 OURS = (sys.executable, "-m", "nsqd")
 LOOKUPD = (sys.executable, "-m", "lookupd")
-PATIENCE_S = 20.0
 POLL_S = 0.02
 # Reading the authorities of the system takes longer than all else, and no test needs them.
 ENVIRONMENT = {"SSL_CERT_FILE": os.devnull}

@@ -142,6 +142,8 @@ class Farm:
         # The share of topics that move between two answers.
         self.busy = busy
         self.port = 0
+        # Whether its nsqlookupd answers nobody.
+        self.is_hanging = False
         self._names = names
         self.chance = random.Random(1)
         self._servers: list[asyncio.Server] = []
@@ -176,6 +178,8 @@ class Farm:
 
     def _respond(self, _method: str, target: str) -> Answer:
         url = urlsplit(target)
+        if self.is_hanging:
+            return None
         if url.path == "/topics":
             return 200, _encode({"topics": self._names})
         if url.path == "/control":

@@ -27,7 +27,6 @@ from nsqd.protocol.lookup import (
 from tests.support.waiting import until
 
 HOST = "127.0.0.1"
-PATIENCE_S = 10.0
 POLL_S = 0.005
 
 

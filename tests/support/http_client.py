@@ -8,7 +8,8 @@ import ssl
 from dataclasses import dataclass
 from typing import Any, Self
 
-from tests.support.v2_client import PATIENCE_S, Address
+from tests.support.v2_client import Address
+from tests.support.waiting import PATIENCE_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ from lookupd.daemon import Daemon
 from lookupd.options import Options
 from nsqd.protocol.lookup import MAGIC, NsqdIdentity, encode_identify
 from tests.support.http_client import Reply, fetch
-
-TIMEOUT_S = 10.0
+from tests.support.waiting import PATIENCE_S
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
@@ -23,11 +22,17 @@ class LookupdInProcess:
     """A context manager: the daemon serves within it, and has ended with code 0 after it."""
 
     def __init__(
-        self, loop_factory: LoopFactory, *, command_timeout_s: float = 30.0, **options: Any
+        self,
+        loop_factory: LoopFactory,
+        *,
+        command_timeout_s: float = 30.0,
+        read_options: Callable[[], Options] | None = None,
+        **options: Any,
     ) -> None:
         addresses = {"tcp_address": "127.0.0.1:0", "http_address": "127.0.0.1:0"}
         self.daemon = Daemon(
             Options(**{**addresses, "broadcast_address": "here", **options}),
+            read_options,
             command_timeout_s=command_timeout_s,
         )
         self._loop_factory = loop_factory
@@ -38,9 +43,9 @@ class LookupdInProcess:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        assert self._is_ready.wait(TIMEOUT_S), "nsqlookupd did not start"
+        assert self._is_ready.wait(PATIENCE_S), "nsqlookupd did not start"
         if isinstance(self._outcome, BaseException):
-            self._thread.join(TIMEOUT_S)
+            self._thread.join(PATIENCE_S)
             raise self._outcome
         return self
 
@@ -52,8 +57,8 @@ class LookupdInProcess:
     ) -> None:
         assert self._loop is not None
         if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self.daemon.stop)
-        self._thread.join(TIMEOUT_S)
+            self._loop.call_soon_threadsafe(self.daemon.ending.request)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), "nsqlookupd did not stop"
         if error is None:
             assert self._outcome == 0
@@ -72,13 +77,25 @@ class LookupdInProcess:
         try:
             await self.daemon.start()
             self._is_ready.set()
-            return await self.daemon.wait()
+            return await self.daemon.ending.wait()
         finally:
             await self.daemon.close()
 
+    def reload(self) -> None:
+        """Have it read its files again, as SIGHUP does."""
+        assert self._loop is not None
+        is_done = threading.Event()
+
+        def reload() -> None:
+            self.daemon.reload()
+            is_done.set()
+
+        self._loop.call_soon_threadsafe(reload)
+        assert is_done.wait(PATIENCE_S)
+
     def connect(self) -> socket.socket:
         """Open a bare TCP connection."""
-        return socket.create_connection(("127.0.0.1", self.daemon.tcp_port), TIMEOUT_S)
+        return socket.create_connection(("127.0.0.1", self.daemon.tcp_port), PATIENCE_S)
 
     def peer(self, *, magic: bytes = MAGIC) -> "LookupPeer":
         """Open a connection and send the magic."""
@@ -141,8 +158,8 @@ class LookupPeer:
 
     def read_reply(self) -> bytes:
         """Read one reply."""
-        (size,) = struct.unpack(">i", self._read_exactly(4))
-        return self._read_exactly(size)
+        (size,) = struct.unpack(">i", self.read_exactly(4))
+        return self.read_exactly(size)
 
     def is_closed_by_server(self) -> bool:
         """Wait for the end of the connection; False if something else comes."""
@@ -155,10 +172,11 @@ class LookupPeer:
         """Close this end."""
         self.socket.close()
 
-    def _read_exactly(self, size: int) -> bytes:
-        data = b""
+    def read_exactly(self, size: int) -> bytes:
+        """Read so many bytes."""
+        data = bytearray()
         while len(data) < size:
             chunk = self.socket.recv(size - len(data))
-            assert chunk, f"closed after {data!r}, {size} bytes expected"
+            assert chunk, f"closed after {bytes(data[:100])!r}, {size} bytes expected"
             data += chunk
-        return data
+        return bytes(data)

@@ -7,7 +7,7 @@ from typing import Any
 from nsqadmin.daemon import Daemon
 from nsqadmin.options import Options, check_options
 from tests.support.http_client import Reply, fetch
-from tests.support.v2_client import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 HOST = "127.0.0.1"
 
@@ -33,9 +33,9 @@ class RunningAdmin:
         """Stop it, as SIGTERM does; the exit code must be 0."""
         if self._is_running:
             self._is_running = False
-            self.daemon.stop()
+            self.daemon.ending.request()
             await asyncio.wait_for(self.daemon.close(), PATIENCE_S)
-            assert await self.daemon.wait() == 0, "something went wrong inside, see the log"
+            assert self.daemon.ending.exit_code == 0, "something went wrong inside, see the log"
 
     async def round(self) -> None:
         """Wait for a round that begins now."""

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 from nsqd.config.options import Options
 from nsqd.daemon import Daemon
 from tests.support.http_client import HttpClient
-from tests.support.v2_client import MAGIC, PATIENCE_S, Address, V2Client
+from tests.support.v2_client import MAGIC, Address, V2Client
+from tests.support.waiting import PATIENCE_S
 
 POLL_S = 0.01
 ANY_PORT = "127.0.0.1:0"
@@ -31,7 +32,7 @@ class RunningDaemon:
         try:
             await self.daemon.start()
         except BaseException:
-            await self.daemon.stop()
+            await self.daemon.close()
             raise
         self._is_running = True
 
@@ -46,9 +47,9 @@ class RunningDaemon:
     async def shut_down(self) -> None:
         """Stop it under the eyes of its clients."""
         self._is_running = False
-        self.daemon.request_stop()
-        await asyncio.wait_for(self.daemon.stop(), PATIENCE_S)
-        assert await self.daemon.wait() == 0, "something went wrong inside, see the log"
+        self.daemon.ending.request()
+        await asyncio.wait_for(self.daemon.close(), PATIENCE_S)
+        assert self.daemon.ending.exit_code == 0, "something went wrong inside, see the log"
 
     # --- clients
 
@@ -132,7 +133,7 @@ class RunningDaemon:
         deadline = asyncio.get_running_loop().time() + PATIENCE_S
         while True:
             found = await self.channel(topic, channel)
-            if all(found[key] == value for key, value in wanted.items()):
+            if all(found.get(key) == value for key, value in wanted.items()):
                 return found
             assert asyncio.get_running_loop().time() < deadline, (wanted, found)
             await asyncio.sleep(POLL_S)

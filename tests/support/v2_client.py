@@ -18,12 +18,12 @@ from typing import Any, Protocol, Self
 import snappy
 
 from tests.support.certs import Credentials
+from tests.support.waiting import PATIENCE_S
 
 MAGIC = b"  V2"
 RESPONSE, ERROR, MESSAGE = 0, 1, 2
 HEARTBEAT = (RESPONSE, b"_heartbeat_")
 # Long enough for a loaded machine; a test that waits for it has failed.
-PATIENCE_S = 10.0
 # How long nothing must come before a test believes that nothing will.
 QUIET_S = 0.05
 

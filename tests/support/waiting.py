@@ -1,7 +1,7 @@
 """Waiting for the state of another process or task, in one place.
 
-A wait has no deadline of its own: how long it takes is up to the machine. The timeout of the test
-ends a wait in vain, and its traceback shows which one it was.
+How long a wait takes is up to the machine. A wait has no deadline of its own, or `PATIENCE_S` where
+one has to be named; the timeout of the test ends a wait in vain, and its traceback shows which one.
 """
 
 import asyncio
@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 POLL_S = 0.01
+# Shorter than the timeout of a test, so that the error names what did not come.
+PATIENCE_S = 50.0
 
 T = TypeVar("T")
 

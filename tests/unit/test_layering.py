@@ -46,6 +46,7 @@ IO = ("asyncio", "socket", "ssl", "selectors", "socketserver", "http", "urllib.r
 LAYERS = {
     "console": Layer(("console",), forbidden=IO),
     "diskqueue": Layer(("diskqueue",), forbidden=(*IO, "concurrent", "multiprocessing")),
+    "diskqueue.checksums.crc": Layer(third_party=("isal",)),
     "nsqd": Layer(),
     "nsqd.config": Layer(("nsqd.config", "diskqueue.tools.plain_text"), forbidden=("asyncio",)),
     "nsqd.protocol": Layer(
@@ -63,7 +64,7 @@ LAYERS = {
             "nsqd.broker",
             "nsqd.config",
             "diskqueue.layout",
-            "diskqueue.sidecars.identity",
+            "diskqueue.identity",
         )
     ),
     "nsqd.http": Layer(
@@ -146,7 +147,7 @@ LAYERS = {
     "nsqd.cli": Layer(
         (
             *("nsqd.cli", "nsqd.client", "nsqd.http.client", "nsqd.config"),
-            *("nsqd.protocol.names", "diskqueue.tools.plain_text"),
+            *("nsqd.protocol.names", "nsqd.protocol.client_wire", "diskqueue.tools.plain_text"),
         ),
         ("rich", "uvloop"),
     ),
@@ -302,6 +303,7 @@ def test_nothing_of_lookupd_and_nsqadmin_needs_the_broker() -> None:
 
 
 def test_libraries_stay_where_they_are() -> None:
+    assert importers_of("isal.isal_zlib") == {"diskqueue.checksums.crc"}
     assert importers_of("httptools") == {"nsqd.http.parser", "nsqd.http.reply_parser"}
     assert importers_of("snappy") == {"nsqd.protocol.compression"}
     assert importers_of("re2") == {"nsqd.tcp.auth_patterns"}

@@ -11,7 +11,7 @@ from diskqueue.__main__ import main as diskqueue_main
 from diskqueue.envelope import Envelope
 from tests.support.http_client import HttpClient
 from tests.support.running_daemon import POLL_S, RunningDaemon, StartNsqd
-from tests.support.v2_client import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 KEPT: dict[str, Any] = {"retain_bytes": 2**30, "sync_timeout_s": 0.05}
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nsqd.daemon import StartError
+from nsqd.runtime.process import StartError
 from nsqd.tcp import auth_patterns
 from tests.support.auth_server import Asked, AuthServer, allow, answer
 from tests.support.certs import make_authority, make_client, make_server

@@ -11,12 +11,17 @@ import pytest
 
 from tests.support.http_client import HttpClient
 from tests.support.running_daemon import RunningDaemon
+from tests.support.waiting import until
 
 
 @pytest.fixture
 async def http(nsqd: RunningDaemon) -> AsyncIterator[HttpClient]:
     async with await connect(nsqd) as client:
         yield client
+
+
+def is_profiling() -> bool:
+    return "profiler" in [thread.name for thread in threading.enumerate()]
 
 
 async def connect(nsqd: RunningDaemon) -> HttpClient:
@@ -59,7 +64,7 @@ async def test_collapsed_stacks_and_one_profile_at_a_time(
 ) -> None:
     async with await connect(nsqd) as other:
         first = asyncio.create_task(http.get("/debug/pprof/profile?seconds=1&format=collapsed"))
-        await asyncio.sleep(0.2)
+        await until(is_profiling)
 
         second = await other.get("/debug/pprof/profile?seconds=1")
 
@@ -72,12 +77,11 @@ async def test_collapsed_stacks_and_one_profile_at_a_time(
 async def test_a_profile_does_not_outlive_the_daemon(nsqd: RunningDaemon) -> None:
     async with await connect(nsqd) as http:
         http.send(b"GET /debug/pprof/profile?seconds=300 HTTP/1.1\r\nHost: x\r\n\r\n")
-        await asyncio.sleep(0.2)
-        assert "profiler" in [thread.name for thread in threading.enumerate()]
+        await until(is_profiling)
 
         await nsqd.shut_down()
 
-    assert "profiler" not in [thread.name for thread in threading.enumerate()]
+    assert not is_profiling()
 
 
 @pytest.mark.parametrize("seconds", ["0", "x", "-1", "301", "", "9999999999", "0000000010000000"])

@@ -8,7 +8,7 @@ import pytest
 from tests.support.fake_lookupd import FakeLookupd
 from tests.support.http_client import HttpClient
 from tests.support.running_daemon import RunningDaemon, StartNsqd
-from tests.support.v2_client import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ async def connect(nsqd: RunningDaemon) -> HttpClient:
 
 
 async def stopped(nsqd: RunningDaemon) -> int:
-    return await asyncio.wait_for(nsqd.daemon.wait(), PATIENCE_S)
+    return await asyncio.wait_for(nsqd.daemon.ending.wait(), PATIENCE_S)
 
 
 async def test_a_node_is_ready_until_it_is_drained(nsqd: RunningDaemon, http: HttpClient) -> None:
@@ -58,7 +58,7 @@ async def test_it_stops_when_consumers_have_finished_everything(
     consumer = await nsqd.consumer("t", rdy=1)
     await nsqd.publish("t", b"a", b"b", b"c")
     await http.post("/drain")
-    waiter = asyncio.create_task(nsqd.daemon.wait())
+    waiter = asyncio.create_task(nsqd.daemon.ending.wait())
 
     for body in (b"a", b"b", b"c"):
         message = await consumer.read_message()

@@ -92,7 +92,8 @@ async def test_silence_ends_a_connection(nsqd: RunningDaemon) -> None:
         with contextlib.suppress(ConnectionEndedError):
             while True:
                 seen.append(await client.read_frame())
-        assert seen == [HEARTBEAT, *frames]
+        # The end and the second heartbeat are due in the same moment.
+        assert seen in ([HEARTBEAT, *frames], [HEARTBEAT, HEARTBEAT, *frames])
         assert time.monotonic() - start >= 2 - EARLY_S
 
     async def speak_once_more(client: V2Client) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nsqd.daemon import StartError
+from nsqd.runtime.process import StartError
 from tests.support.http_client import HttpClient
 from tests.support.running_daemon import StartNsqd
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nsqd.config.kinds import TLSRequired
-from nsqd.daemon import StartError
+from nsqd.runtime.process import StartError
 from tests.support.running_daemon import RunningDaemon, StartNsqd
 from tests.support.v2_client import ConnectionEndedError, V2Client
 

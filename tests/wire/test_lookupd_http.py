@@ -7,13 +7,16 @@ import resource
 import socket
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from lookupd import daemon
 from nsqd.http import routes
 from nsqd.protocol.lookup import NsqdIdentity
 from nsqd.runtime.turns import Turns
+from tests.support.clock import StillClock
 from tests.support.lookupd_in_process import LookupdInProcess, LoopFactory
 
 
@@ -181,26 +184,37 @@ def test_a_tombstone_hides_one_topic(lookupd: LookupdInProcess) -> None:  # L-18
         assert len(producers(lookupd, "t")) == 1
 
 
-def test_a_tombstone_ends_by_itself(loop_factory: LoopFactory) -> None:  # L-18
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> StillClock:
+    """Stand in for the clock of producers and tombstones."""
+    clock = StillClock()
+    monkeypatch.setattr(daemon, "time", SimpleNamespace(monotonic=clock))
+    return clock
+
+
+def test_a_tombstone_ends_by_itself(loop_factory: LoopFactory, clock: StillClock) -> None:  # L-18
     with (
-        LookupdInProcess(loop_factory, tombstone_lifetime_s=0.3) as lookupd,
+        LookupdInProcess(loop_factory, tombstone_lifetime_s=45.0) as lookupd,
         lookupd.nsqd() as peer,
     ):
         peer.command(b"REGISTER t")
         lookupd.post("/topic/tombstone?topic=t&node=peer.example:5151")
+        clock.now += 44.0
         assert producers(lookupd, "t") == []
-        time.sleep(0.35)
+        clock.now += 1.0
 
         assert len(producers(lookupd, "t")) == 1
 
 
-def test_a_silent_producer_is_hidden_until_it_pings(loop_factory: LoopFactory) -> None:  # L-17
+def test_a_silent_producer_is_hidden_until_it_pings(
+    loop_factory: LoopFactory, clock: StillClock
+) -> None:  # L-17
     with (
-        LookupdInProcess(loop_factory, inactive_producer_timeout_s=0.3) as lookupd,
+        LookupdInProcess(loop_factory, inactive_producer_timeout_s=300.0) as lookupd,
         lookupd.nsqd() as peer,
     ):
         peer.command(b"REGISTER t")
-        time.sleep(0.35)
+        clock.now += 301.0
         assert producers(lookupd, "t") == []
         assert lookupd.get("/nodes") == {"producers": []}
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.daemon_process import LOOKUPD, PATIENCE_S, REPOSITORY, WaitingDaemon
+from tests.support.daemon_process import LOOKUPD, REPOSITORY, WaitingDaemon
+from tests.support.waiting import PATIENCE_S
 
 LOOPBACK = ("--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0")
 

@@ -5,12 +5,16 @@ import logging
 import os
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 import uvloop
 
+from lookupd.options import Options
+from nsqd.config.flags import ConfigError
+from nsqd.config.logs import LogLevel
 from nsqd.protocol.lookup import NsqdIdentity, encode_identify
 from tests.support.http_client import fetch
 from tests.support.lookupd_in_process import LookupdInProcess
@@ -94,6 +98,59 @@ def test_reading_does_not(guarded: LookupdInProcess) -> None:
     for target in ("/ping", "/info", "/topics", "/nodes", "/debug", "/metrics"):
         assert guarded.request("GET", target).status == 200
     assert guarded.request("GET", "/debug/pprof/cmdline").status == 401
+
+
+def test_a_reload_reads_it_again(
+    guarded: LookupdInProcess, token_file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    token_file.write_text("shazam\n")
+    guarded.reload()
+
+    with guarded.peer() as peer:
+        peer.send(encode_identify(IDENTITY, "shazam"))
+        assert json.loads(peer.read_reply())["version"] == "1.3.0"
+    with guarded.peer() as peer:
+        peer.send(encode_identify(IDENTITY, "open-sesame"))
+        assert peer.read_reply() == REFUSAL
+
+    token_file.write_text("\n")
+    guarded.reload()
+
+    assert "RELOAD: failed, nothing has changed - " in caplog.text
+    with guarded.peer() as peer:
+        peer.send(encode_identify(IDENTITY, "shazam"))
+        assert json.loads(peer.read_reply())["version"] == "1.3.0"
+
+
+def test_a_reload_reads_the_config_file_again(caplog: pytest.LogCaptureFixture) -> None:
+    """The log level changes; another option is named, and takes a restart."""
+    warn = Options(config="x", log_level=LogLevel.WARN, broadcast_address="here")
+    read: list[Options | ConfigError] = [
+        warn,
+        replace(warn, log_level=LogLevel.INFO, broadcast_address="there"),
+        ConfigError("failed to load config file x"),
+    ]
+
+    def read_options() -> Options:
+        options = read.pop(0)
+        if isinstance(options, ConfigError):
+            raise options
+        return options
+
+    with (
+        caplog.at_level(logging.INFO),
+        LookupdInProcess(uvloop.new_event_loop, config="x", read_options=read_options) as lookupd,
+    ):
+        lookupd.reload()
+        assert logging.getLogger().level == logging.WARNING
+
+        lookupd.reload()
+        assert "RELOAD: --broadcast-address has changed, which takes a restart" in caplog.text
+
+        lookupd.reload()
+        assert "RELOAD: failed, nothing has changed - failed to load" in caplog.text
+        assert logging.getLogger().level == logging.INFO
 
 
 def test_without_the_option_everybody_may(lookupd: LookupdInProcess) -> None:

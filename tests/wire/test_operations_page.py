@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.running_daemon import StartNsqd
-from tests.support.v2_client import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 ANYTHING = "…"
@@ -75,7 +75,7 @@ async def test_the_hook_for_kubernetes_waits_for_the_drain(
     await asyncio.wait((hook,), timeout=0.5)
     assert not hook.done(), "SIGTERM would come too soon"
     consumer.fin(message)
-    assert await asyncio.wait_for(nsqd.daemon.wait(), PATIENCE_S) == 0
+    assert await asyncio.wait_for(nsqd.daemon.ending.wait(), PATIENCE_S) == 0
     await nsqd.stop()
 
     await hook

@@ -12,7 +12,8 @@ from nsqd.broker.consumer import Consumer
 from nsqd.tcp.connection import V2Connection
 from nsqd.tcp.stream import ClientStream
 from tests.support.running_daemon import RunningDaemon
-from tests.support.v2_client import PATIENCE_S, Deflate, Snappy, V2Client
+from tests.support.v2_client import Deflate, Snappy, V2Client
+from tests.support.waiting import PATIENCE_S
 
 KINDS = (V2Connection, ClientStream, Consumer, Channel)
 

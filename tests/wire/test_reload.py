@@ -18,9 +18,7 @@ from tests.support.daemon_process import DaemonProcess
 from tests.support.http_client import HttpClient
 from tests.support.running_daemon import ANY_PORT, RunningDaemon, StartNsqd
 from tests.support.v2_client import V2Client, client_context
-from tests.support.waiting import until, wait_until
-
-PATIENCE_S = 20.0
+from tests.support.waiting import PATIENCE_S, until, wait_until
 
 
 class Certificates:
@@ -66,7 +64,7 @@ async def reload(nsqd: RunningDaemon, caplog: pytest.LogCaptureFixture) -> list[
     """Have nsqd reload; return what it logs about it."""
     caplog.set_level(logging.INFO)
     caplog.clear()
-    nsqd.daemon.reloader.request()
+    nsqd.daemon.reload()
     async with asyncio.timeout(PATIENCE_S):
         while True:
             lines = [text for text in caplog.messages if text.startswith(("RELOAD", "--"))]
@@ -275,7 +273,7 @@ async def test_a_reload_that_was_asked_for_before_the_start_is_done_after_it(
     data_path = tmp_path / "early"
     data_path.mkdir()
     nsqd = RunningDaemon(data_path)
-    nsqd.daemon.reloader.request()
+    nsqd.daemon.reload()
 
     await nsqd.start()
 

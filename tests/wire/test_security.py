@@ -19,9 +19,9 @@ import pytest
 from lookupd.registry import Registry
 from lookupd.tcp import PeerConnection, PeerServer
 from nsqd.config.options import Options
-from nsqd.daemon import StartError
 from nsqd.protocol.go_json import MAX_OBJECT_BYTES
 from nsqd.protocol.identify import TEXT_FIELDS
+from nsqd.runtime.process import StartError
 from nsqd.runtime.tls import build_client_context, build_server_context
 from tests.support import certs
 from tests.support.auth_server import AuthServer, allow

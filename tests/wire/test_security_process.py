@@ -14,8 +14,9 @@ import pytest
 import snappy
 
 from tests.support.auth_server import AuthServer, allow
-from tests.support.daemon_process import OURS, PATIENCE_S, REPOSITORY, DaemonProcess
+from tests.support.daemon_process import OURS, REPOSITORY, DaemonProcess
 from tests.support.v2_client import ConnectionEndedError, V2Client, sized
+from tests.support.waiting import PATIENCE_S
 
 # Each is looked for in everything that comes out.
 GOOD_SECRET = "auth-secret-5d41"

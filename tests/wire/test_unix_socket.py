@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nsqd.daemon import StartError
+from nsqd.runtime.process import StartError
 from tests.support.auth_server import AuthServer, allow
 from tests.support.running_daemon import StartNsqd
 

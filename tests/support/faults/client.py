@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Self
 
-from tests.support.daemon_process import HOST, PATIENCE_S
+from tests.support.daemon_process import HOST
 from tests.support.faults.plan import pair_ports
 from tests.support.http_client import HttpClient
 from tests.support.v2_client import (
@@ -18,6 +18,7 @@ from tests.support.v2_client import (
     Message,
     V2Client,
 )
+from tests.support.waiting import PATIENCE_S
 
 __all__ = [
     "ERROR",

@@ -5,10 +5,11 @@ import os
 import signal
 from pathlib import Path
 
-from tests.support.daemon_process import PATIENCE_S, find_ports, loopback_flags
+from tests.support.daemon_process import find_ports, loopback_flags
 from tests.support.faults.fork_server import ForkServer
 from tests.support.faults.runner import Run
 from tests.support.faults.watched_disk import EXIT_BYPASSED
+from tests.support.waiting import PATIENCE_S
 
 _POLL_S = 0.003
 

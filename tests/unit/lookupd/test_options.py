@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lookupd.options import Options, check_options
+from lookupd.options import COMMAND, Options, check_options
 from nsqd.config.flags import CommandLineExit, OptionsError
 from nsqd.config.logs import LogLevel
 
@@ -26,7 +26,7 @@ def test_every_key_of_the_config_file_works(tmp_path: Path) -> None:  # L-26
         'broadcast_address = "c"\ninactive_producer_timeout = "1m"\ntombstone_lifetime = 1500\n'
     )
 
-    options = Options.from_argv(["--config", str(config), "-http-address=d:3"])
+    options = COMMAND.read(["--config", str(config), "-http-address=d:3"])
 
     assert options == Options(
         config=str(config),
@@ -41,19 +41,19 @@ def test_every_key_of_the_config_file_works(tmp_path: Path) -> None:  # L-26
 
 
 def test_deprecated_verbose_is_taken() -> None:
-    assert Options.from_argv(["-verbose", "-tombstone-lifetime=0"]).tombstone_lifetime_s == 0
+    assert COMMAND.read(["-verbose", "-tombstone-lifetime=0"]).tombstone_lifetime_s == 0
 
 
 def test_an_unknown_flag_ends_with_status_2() -> None:
     with pytest.raises(CommandLineExit, match="flag provided but not defined: -data-path") as exit_:
-        Options.from_argv(["--data-path=x"])
+        COMMAND.read(["--data-path=x"])
 
     assert exit_.value.status == 2
 
 
 def test_help_names_every_flag() -> None:
     with pytest.raises(CommandLineExit) as exit_:
-        Options.from_argv(["--help"])
+        COMMAND.read(["--help"])
 
     assert exit_.value.status == 0
     for name in [
@@ -80,7 +80,7 @@ def test_good_addresses(address: str) -> None:
 @pytest.mark.parametrize("door", ["tcp", "http"])
 def test_bad_addresses_are_named(address: str, door: str) -> None:
     with pytest.raises(OptionsError) as failure:
-        check_options(Options.from_argv([f"--{door}-address={address}"]))
+        check_options(COMMAND.read([f"--{door}-address={address}"]))
 
     assert str(failure.value) == f"--{door}-address: address {address} is not host:port"
 

@@ -409,5 +409,5 @@ class RegistryMachine(RuleBasedStateMachine):
         assert counts.tombstones == sum(self._is_marked(*mark) for mark in self.marks)
 
 
-RegistryMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40)
+RegistryMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
 TestRegistryAgainstModel = RegistryMachine.TestCase

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from nsqadmin.options import Options, ReadOnly, check_options
+from nsqadmin.options import COMMAND, Options, ReadOnly, check_options
 from nsqd.config import flags
 from nsqd.config.flags import CommandLineExit, OptionsError
 
@@ -41,7 +41,7 @@ GO_FLAGS = {
 
 
 def load(*argv: str) -> Options:
-    options = Options.from_argv([LOOKUPD, *argv])
+    options = COMMAND.read([LOOKUPD, *argv])
     check_options(options)
     return options
 
@@ -62,7 +62,7 @@ def test_a_config_file_of_the_go_nsqadmin_is_read(tmp_path: Path) -> None:
         'http_client_connect_timeout = "7s"\nread_only = "view"\n'
     )
 
-    options = Options.from_argv([f"--config={path}"])
+    options = COMMAND.read([f"--config={path}"])
 
     assert options.lookupd_http_addresses == ("a:1", "b:2")
     assert options.admin_users == ("ada",)
@@ -105,7 +105,7 @@ def test_a_config_file_of_the_go_nsqadmin_is_read(tmp_path: Path) -> None:
 )
 def test_options_that_contradict_are_refused(argv: list[str], text: str) -> None:
     with pytest.raises(OptionsError) as caught:
-        check_options(Options.from_argv(argv))
+        check_options(COMMAND.read(argv))
 
     assert str(caught.value) == text
 

@@ -31,10 +31,10 @@ class FakeDaemon:
         options: Options,
         *,
         loop_factory: LoopFactory,
-        read_options: Callable[[list[str]], Options],
+        read_options: Callable[[], Options],
     ) -> int:
         logging.getLogger("nsqd.daemon").info("running")
-        assert read_options([]) == options
+        assert read_options() == options
         self.runs.append((options, loop_factory))
         return self.exit_code
 

@@ -1,4 +1,5 @@
 import copy
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from nsqadmin.cluster.figures import (
     KeyTable,
     Rates,
     Sample,
+    beside,
     find_rates,
     read_sample,
 )
@@ -98,13 +100,51 @@ def test_what_only_our_nodes_tell() -> None:
     assert extra.localities == (6, 0, 0)
 
 
-def test_an_unchanged_queue_is_the_same_object_in_the_next_sample() -> None:
+def test_queues_stand_beside_what_they_were() -> None:
     first = read(make_document())
-    second = read(make_document(), 2.0, first)
-    third = read(make_document(depth=6), 3.0, second)
+    second = read(make_document(depth=6), 2.0, first)
+    document = make_document()
+    document["topics"].append(TOPIC | {"topic_name": "mail", "channels": None})
+    third = read(document, 3.0, second)
 
-    assert second.queues[CHANNEL_KEY] is first.queues[CHANNEL_KEY]
-    assert third.queues[CHANNEL_KEY] is not first.queues[CHANNEL_KEY]
+    def depths(later: Sample, earlier: Sample) -> list[Any]:
+        return [
+            (key, now[DEPTH], past and past[DEPTH])
+            for key, now, past in beside(later.queues, earlier.queues)
+        ]
+
+    assert depths(second, first) == [(KEY, 0, 0), (CHANNEL_KEY, 6, 5)]
+    assert depths(third, second) == [(KEY, 0, 0), (CHANNEL_KEY, 5, 6), (("mail", ""), 0, None)]
+    assert dict(third.queues.items()) == {key: third.queues[key] for key in third.queues}
+
+
+def test_samples_of_a_large_node_take_little_memory() -> None:
+    def document(count: int) -> dict[str, Any]:
+        topics = [TOPIC | {"topic_name": f"t{number}"} for number in range(1000)]
+        return {"topics": copy.deepcopy(topics), "start_time": count}
+
+    keys = KeyTable()
+    warm = read_sample(document(0), 1.0, keys)
+    documents = [document(number) for number in range(10)]
+    tracemalloc.start()
+    sample, samples = warm, []
+    for number, each in enumerate(documents):
+        for topic in each["topics"]:
+            topic["message_count"] += number
+        sample = read_sample(each, 2.0 + number, keys, sample)
+        samples.append(sample)
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert taken / len(samples) / len(warm.queues) < 100  # bytes for each queue
+
+
+def test_a_queue_that_is_there_twice_is_refused() -> None:
+    document = make_document()
+    document["topics"].append(TOPIC)
+
+    with pytest.raises(BadStatsError, match="twice: orders"):
+        read(document)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from nsqd.config.limits import LIMITS, Limit, Limits, is_valid_suffix
-from nsqd.config.options import Options
+from nsqd.config.options import COMMAND
 
 
 def test_nothing_is_limited_by_default() -> None:
@@ -37,7 +37,7 @@ def test_each_limit_is_an_option_of_the_same_name() -> None:
         "dead_letter_topic_suffix",
     ]
     argv = ["--max-depth=3", "--msg-ttl=90s", "--max-attempts=2"]
-    assert Options.from_argv(argv).limits == Limits(max_depth=3, msg_ttl_s=90.0, max_attempts=2)
+    assert COMMAND.read(argv).limits == Limits(max_depth=3, msg_ttl_s=90.0, max_attempts=2)
 
 
 def test_gauges_are_of_numbers_and_name_their_unit() -> None:

@@ -16,6 +16,7 @@ from nsqd.config.kinds import TLSRequired
 from nsqd.config.limits import Limits
 from nsqd.config.logs import LogLevel
 from nsqd.config.options import (
+    COMMAND,
     Options,
     check_options,
     check_services,
@@ -116,7 +117,7 @@ OUR_OWN = {
 def from_toml(tmp_path: Path, toml: str, *argv: str) -> Options:
     path = tmp_path / "nsqd.cfg"
     path.write_text(toml)
-    return Options.from_argv([f"--config={path}", *argv])
+    return COMMAND.read([f"--config={path}", *argv])
 
 
 class TestDeclarations:
@@ -172,7 +173,7 @@ class TestDeclarations:
 
 class TestCommandLine:
     def test_deprecated_flags_have_no_effect(self) -> None:  # O-20
-        options = Options.from_argv(["-verbose", "--worker-id", "5", "--node-id=7"])
+        options = COMMAND.read(["-verbose", "--worker-id", "5", "--node-id=7"])
 
         assert options == Options(verbose=True, worker_id=True)  # "5" ended the flags
 
@@ -187,7 +188,7 @@ class TestCommandLine:
         ],
     )
     def test_log_level(self, text: str, level: LogLevel) -> None:
-        assert Options.from_argv([f"--log-level={text}"]).log_level is level
+        assert COMMAND.read([f"--log-level={text}"]).log_level is level
 
     @pytest.mark.parametrize(
         ("argument", "required"),
@@ -202,7 +203,7 @@ class TestCommandLine:
         ],
     )
     def test_tls_required(self, argument: str, required: TLSRequired) -> None:
-        assert Options.from_argv([argument]).tls_required is required
+        assert COMMAND.read([argument]).tls_required is required
 
     @pytest.mark.parametrize(
         ("text", "version"),
@@ -215,7 +216,7 @@ class TestCommandLine:
         ],
     )
     def test_tls_min_version(self, text: str, version: int) -> None:
-        options = Options.from_argv([f"--tls-min-version={text}"])
+        options = COMMAND.read([f"--tls-min-version={text}"])
 
         assert isinstance(options.tls_min_version, ssl.TLSVersion)
         assert config_value(options, "tls_min_version") == version
@@ -245,14 +246,14 @@ class TestCommandLine:
     )
     def test_bad_special_values(self, argument: str, message: str) -> None:  # O-3
         with pytest.raises(CommandLineExit) as caught:
-            Options.from_argv([argument])
+            COMMAND.read([argument])
 
         assert caught.value.status == 2
         assert caught.value.text.splitlines()[0] == message
 
     @pytest.mark.parametrize("policy", ["require", "require-verify"])
     def test_client_certificates_turn_tls_on_everywhere(self, policy: str) -> None:  # O-15
-        options = Options.from_argv([f"--tls-client-auth-policy={policy}"])
+        options = COMMAND.read([f"--tls-client-auth-policy={policy}"])
 
         assert options.tls_required is TLSRequired.EVERYWHERE
         assert config_value(options, "tls_required") == 2
@@ -260,14 +261,14 @@ class TestCommandLine:
     def test_client_certificates_leave_tcp_https_alone(self) -> None:
         argv = ["--tls-client-auth-policy=require", "--tls-required=tcp-https"]
 
-        assert Options.from_argv(argv).tls_required is TLSRequired.TCP_ONLY
+        assert COMMAND.read(argv).tls_required is TLSRequired.TCP_ONLY
 
     def test_defer_limit_is_max_req_timeout_unless_given(self) -> None:
-        assert Options.from_argv(["--max-req-timeout=2h"]).defer_limit_s == 7200.0
-        assert Options.from_argv(["--max-defer-timeout=3h"]).defer_limit_s == 10800.0
+        assert COMMAND.read(["--max-req-timeout=2h"]).defer_limit_s == 7200.0
+        assert COMMAND.read(["--max-defer-timeout=3h"]).defer_limit_s == 10800.0
 
     def test_experiments(self) -> None:
-        options = Options.from_argv(
+        options = COMMAND.read(
             ["--enable-experiment=topology-aware-consumption", "--enable-experiment=unknown"]
         )
 
@@ -276,7 +277,7 @@ class TestCommandLine:
 
     def test_help_has_every_flag_and_fits_a_terminal(self) -> None:
         with pytest.raises(CommandLineExit) as caught:
-            Options.from_argv(["--help"])
+            COMMAND.read(["--help"])
 
         lines = caught.value.text.splitlines()
         shown = {match[1] for line in lines if (match := re.match(r"  --([a-z0-9-]+)", line))}
@@ -421,7 +422,7 @@ class TestConfigValue:
         ],
     )
     def test_given_values(self, argument: str, key: str, value: object) -> None:
-        assert config_value(Options.from_argv([argument]), key) == value
+        assert config_value(COMMAND.read([argument]), key) == value
 
 
 class TestChecks:
