@@ -19,6 +19,7 @@ from time import perf_counter as clock
 from typing import Final, TypeAlias, cast
 
 from nsqd.http.file_body import FileBody, FileSend, FileThreads
+from nsqd.http.known_heads import KnownHeads
 from nsqd.http.parser import (
     BETWEEN,
     FEED_SLICE_BYTES,
@@ -102,6 +103,7 @@ class HttpService:
         self.connections: set[HttpConnection] = set()
         self.is_ending = False
         self.file_threads = FileThreads()
+        self.heads = KnownHeads()
         # Called when the last connection is gone.
         self.on_empty: Callable[[], None] | None = None
         self._date_line = b""
@@ -413,6 +415,7 @@ class HttpConnection(asyncio.Protocol):
             format_address(transport.get_extra_info("peername")),
             is_tls=service.is_tls,
             before=service.before,
+            heads=service.heads,
         )
         self._transport = cast(asyncio.Transport, transport)
         self._backlog = _Backlog(self._transport)
@@ -453,10 +456,17 @@ class HttpConnection(asyncio.Protocol):
             if self._linger_bytes > LINGER_BYTES:
                 self._close()
             return
-        if len(data) <= FEED_SLICE_BYTES and not self._is_blocked():
-            self._parser.feed(data)
-        else:
+        if self._is_blocked() or len(data) > FEED_SLICE_BYTES:
             self._backlog.add(data)
+        elif (request := self._parser.find_repeated(data)) is not None:
+            self._respond(request)
+            if not request.is_last and not self._is_blocked():
+                # It was alone: there is nothing else that `_pump` would have to look at.
+                self._output.flush()
+                self._deadline.at = self._time() + self._limits.idle_timeout_s
+                return
+        else:
+            self._parser.feed(data)
         self._pump()
 
     def eof_received(self) -> bool:

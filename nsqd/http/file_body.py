@@ -25,7 +25,7 @@ STINT_BYTES: Final = 16 * 1024 * 1024
 STINT_S: Final = 0.05
 # How long a thread waits for a client before it leaves that to the loop.
 WAIT_MS: Final = 10
-# What the kernel copies, or a thread reads, at a time.
+# Bytes that the kernel copies, or a thread reads, at a time.
 BLOCK_BYTES: Final = 512 * 1024
 # Under TLS, the blocks that the transport may hold unsent.
 MAX_UNSENT_BYTES: Final = 2 * BLOCK_BYTES
@@ -35,7 +35,7 @@ THREAD_COUNT: Final = 4
 
 
 class FileBody:
-    """A part of an open file; whoever has it last closes it."""
+    """A part of an open file; its last holder closes it."""
 
     __slots__ = ("fd", "offset", "size_bytes")
 

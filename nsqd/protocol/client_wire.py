@@ -7,7 +7,7 @@
 the publisher of spark_jobs share it; the bundle for Spark's executors carries it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import repeat
 from struct import Struct
 from typing import Final
@@ -156,6 +156,23 @@ def encode_mpub(topic: str, bodies: Sequence[bytes]) -> bytes:
     parts[2::2] = map(_pack_size, sizes)
     parts[3::2] = bodies
     return b"".join(parts)
+
+
+def cut(bodies: list[bytes], max_bytes: int) -> Iterator[list[bytes]]:
+    """Cut messages into lists of no more bytes than that, or of a single message."""
+    if sum(map(len, bodies)) <= max_bytes:
+        if bodies:
+            yield bodies
+        return
+    piece: list[bytes] = []
+    size = 0
+    for body in bodies:
+        if piece and size + len(body) > max_bytes:
+            yield piece
+            piece, size = [], 0
+        piece.append(body)
+        size += len(body)
+    yield piece
 
 
 def encode_framed_mpub(topic: str, count: int, framed: bytes) -> bytes:

@@ -184,7 +184,7 @@ class CommandParser(_Chunks):
         self._pub_line = self._pub_start = b""
         self._pub_size = 0
         self._pub_stride = -1
-        self._pub_topic = ""
+        self.pub_topic = ""  # read by the owner after `find_lone_publish`, too
         self._pub_delay_ms: int | None = None  # of a PUB
         # The last MPUB.
         self._mpub_line = b""
@@ -204,12 +204,11 @@ class CommandParser(_Chunks):
         """Whether the client has begun a command, and owes the rest of it."""
         return self._waiting is not None or self._mpub is not None
 
-    def find_lone_publish(self, data: bytes) -> Publish | None:
-        """Return the command that these bytes are, if they are exactly one PUB like the last one.
+    def find_lone_publish(self, data: bytes) -> bytes | None:
+        """Return the body if these bytes are exactly one PUB like the last one, to `pub_topic`.
 
-        It is the same as `feed` and `next_command` would make of them. A publisher that waits for
-        each OK sends this, and the shortcut saves 1 us of the 4 that its PUB costs (bench:
-        pub-sync).
+        `feed` and `next_command` would make a `Publish` of it. A publisher that waits for each OK
+        sends this, and the shortcut saves 1.5 us of the 3 that its PUB costs (bench: pub-sync).
         """
         if (
             len(data) == self._pub_stride
@@ -217,7 +216,7 @@ class CommandParser(_Chunks):
             and not (self._parts or self._data or self._mpub)
             and self._pub_delay_ms is None
         ):
-            return Publish(self._pub_topic, [data[-self._pub_size :]])
+            return data[-self._pub_size :]
         return None
 
     def next_command(self) -> Command | None:
@@ -326,7 +325,7 @@ class CommandParser(_Chunks):
         topic = command_lines.read_pub(words)
         line = self._data[self._position : body]
         message = self._read_message("PUB", body)
-        self._pub_topic = topic
+        self.pub_topic = topic
         self._pub_delay_ms = None
         self._expect_pub(line, len(message))
         return Publish(topic, [message])
@@ -335,7 +334,7 @@ class CommandParser(_Chunks):
         topic, delay_ms = command_lines.read_dpub(words, self._limits)
         line = self._data[self._position : body]
         message = self._read_message("DPUB", body)
-        self._pub_topic = topic
+        self.pub_topic = topic
         self._pub_delay_ms = delay_ms
         self._expect_pub(line, len(message))
         return DeferredPublish(topic, delay_ms, [message])
@@ -402,7 +401,7 @@ class CommandParser(_Chunks):
             if bodies:
                 self._pub_run_count = max(self._pub_run_count, 2 * count)
                 self._done(position + count * stride)
-                return _make_publish(self._pub_topic, self._pub_delay_ms, bodies)
+                return _make_publish(self.pub_topic, self._pub_delay_ms, bodies)
             self._pub_run_count = MIN_RUN_COUNT
         line = self._pub_line
         verb = "PUB" if self._pub_delay_ms is None else "DPUB"
@@ -415,7 +414,7 @@ class CommandParser(_Chunks):
             max_size=self._limits.max_msg_size,
         )
         self._done(position)
-        return _make_publish(self._pub_topic, self._pub_delay_ms, [first, *bodies])
+        return _make_publish(self.pub_topic, self._pub_delay_ms, [first, *bodies])
 
     def _expect_pub(self, line: bytes, size: int) -> None:
         """Remember a PUB or DPUB: the next one often has the same line and size."""

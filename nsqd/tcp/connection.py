@@ -250,10 +250,9 @@ class V2Connection(asyncio.Protocol):
             if (
                 is_plain
                 and self._has_shortcut
-                and (publish := self.parser.find_lone_publish(data)) is not None
+                and (body := self.parser.find_lone_publish(data)) is not None
             ):
-                handlers.publish(self, publish)
-                self.replies.flush()
+                handlers.publish_alone(self, self.parser.pub_topic, body)
             else:
                 if is_plain:
                     self._take(data)

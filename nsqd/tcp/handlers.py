@@ -89,6 +89,31 @@ def publish(client: "V2Connection", command: commands.Publish) -> None:
             publish(client, commands.Publish(topic, bodies[start : start + part_count]))
 
 
+def publish_alone(client: "V2Connection", name: str, body: bytes) -> None:
+    """Publish a PUB that came alone and needs no rights, and send its reply.
+
+    As `publish` does it, on a shorter way: a publisher that waits for each OK pays for each call
+    (bench: pub-sync).
+
+    Raises:
+        FatalClientError: it is refused.
+    """
+    broker = client.broker
+    try:
+        topic = broker.topics.get(name) or broker.ensure_topic(name)
+        receipt = topic.publish((body,))
+    except DepthLimitError as error:
+        raise _no_room(client, "PUB", name, error) from error
+    except (ClosedError, OSError) as error:
+        raise failed_error("PUB", error) from error
+    client.pub_counts[name] = client.pub_counts.get(name, 0) + 1
+    if receipt is None:
+        client.replies.send(frames.OK)
+    else:
+        _reply_when_durable(client, receipt, "PUB", frames.OK)
+        client.replies.flush()
+
+
 def publish_many(client: "V2Connection", command: commands.MultiPublish) -> None:
     """Publish the messages of an MPUB, all or none.
 
@@ -158,9 +183,13 @@ def _publish(
     if receipt is None:
         client.replies.add(reply)
     else:
-        client.replies.add_durable(receipt, verb, reply)
-        if receipt.holds_publisher:
-            client.park(_NOTHING, PauseReason.ORDER)
+        _reply_when_durable(client, receipt, verb, reply)
+
+
+def _reply_when_durable(client: "V2Connection", receipt: Receipt, verb: str, reply: bytes) -> None:
+    client.replies.add_durable(receipt, verb, reply)
+    if receipt.holds_publisher:
+        client.park(_NOTHING, PauseReason.ORDER)
 
 
 def _no_room(
@@ -211,7 +240,7 @@ def _find_counted_locality(client: "V2Connection") -> Locality:
 
 
 def _find_locality(client: "V2Connection") -> Locality:
-    """Return which consumers it comes before: nobody is near an nsqd that is nowhere."""
+    """Return which consumers it comes before: an nsqd without region and zone prefers none."""
     if not client.server.is_topology_aware:
         return Locality.GLOBAL
     ours = client.server.identify
@@ -509,6 +538,16 @@ class Replies:
             self._gate.pause(PauseReason.UNREAD)
         if self.waiting and self.is_full:
             self._gate.pause(PauseReason.DISK)
+
+    def send(self, reply: bytes) -> None:
+        """Send one reply, the only fresh one: as `add` and `flush`."""
+        if self.waiting:
+            self.add(reply)
+            self.flush()
+            return
+        self._write(reply)
+        if self.stalled_at is not None:
+            self._gate.pause(PauseReason.UNREAD)
 
     def add_durable(self, receipt: Receipt, verb: str, reply: bytes) -> None:
         """Append a reply that is sent once its publish is durable."""

@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 from nsqd.http.arguments import get_names
+from nsqd.http.known_heads import KnownHeads
 from nsqd.http.parser import FEED_SLICE_BYTES, HttpLimits, RequestParser
 from nsqd.http.routes import OK, HttpError, Request, Response, Router, Style, answer
 from tests.fuzz.splits import cut
@@ -32,14 +33,21 @@ def make_router() -> Router:
 
 def check_requests(data: bytes) -> None:
     """Requests are the same however the bytes are cut, and their framing leaves no doubt."""
-    whole = read_requests([data])
+    heads = KnownHeads()
+    whole = read_requests(make_parser(heads), [data])
 
-    assert read_requests(cut(data)) == whole
+    assert read_requests(make_parser(KnownHeads()), cut(data)) == whole
+    repeated = make_parser(heads).find_repeated(data)
+    assert repeated is None or [describe(repeated)] == whole
 
 
-def read_requests(pieces: list[bytes]) -> list[tuple[Any, ...]]:
+def make_parser(heads: KnownHeads) -> RequestParser:
+    """Make a parser that knows these heads."""
+    return RequestParser(make_router(), HttpLimits(), "127.0.0.1:5", is_tls=False, heads=heads)
+
+
+def read_requests(parser: RequestParser, pieces: list[bytes]) -> list[tuple[Any, ...]]:
     """Return what is parsed and answered, in order."""
-    parser = RequestParser(make_router(), HttpLimits(), "127.0.0.1:5", is_tls=False)
     for piece in pieces:
         for start in range(0, len(piece), FEED_SLICE_BYTES):
             parser.feed(piece[start : start + FEED_SLICE_BYTES])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nsqd.config.flags import CommandLineExit, ConfigError, OptionsError
 from nsqd.config.logs import LineFormatter
-from nsqd.config.options import Options, check_options
+from nsqd.config.options import COMMAND, check_options
 from nsqd.config.redaction import redact
 from nsqd.tcp.auth_patterns import Pattern, PatternError
 
@@ -21,7 +21,7 @@ def check_command_line(data: bytes) -> None:
     if any(argument.lstrip("-").startswith("config") for argument in argv):
         return  # the file of another target
     with contextlib.suppress(CommandLineExit, OptionsError):
-        check_options(Options.from_argv(argv))
+        check_options(COMMAND.read(argv))
 
 
 def check_config_file(data: bytes) -> None:
@@ -29,7 +29,7 @@ def check_config_file(data: bytes) -> None:
     with tempfile.NamedTemporaryFile() as file:
         Path(file.name).write_bytes(data)
         with contextlib.suppress(ConfigError, OptionsError):
-            check_options(Options.from_argv([f"--config={file.name}"]))
+            check_options(COMMAND.read([f"--config={file.name}"]))
 
 
 def check_pattern(data: bytes) -> None:

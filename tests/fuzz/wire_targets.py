@@ -62,9 +62,9 @@ def read_commands(pieces: list[bytes]) -> Outcome:
     outcome = Outcome()
     try:
         for piece in pieces:
-            publish = parser.find_lone_publish(piece)
-            if publish is not None:
-                outcome.events += flatten(publish)
+            body = parser.find_lone_publish(piece)
+            if body is not None:
+                outcome.events.append(("PUB", parser.pub_topic, body))
                 continue
             was_begun = bool(parser.error_at_eof)
             count = len(outcome.events)

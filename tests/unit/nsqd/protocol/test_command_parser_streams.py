@@ -48,8 +48,8 @@ def observe(chunks: Iterable[bytes], limits: CommandLimits = LIMITS) -> Outcome:
     try:
         for chunk in chunks:
             # As a connection does it: the short cut must change nothing.
-            if (publish := parser.find_lone_publish(chunk)) is not None:
-                outcome.events += flatten(publish)
+            if (body := parser.find_lone_publish(chunk)) is not None:
+                outcome.events.append(("PUB", parser.pub_topic, body))
                 continue
             parser.feed(chunk)
             for command in pull(parser):
@@ -362,10 +362,8 @@ def test_one_publish_like_the_last_is_found_at_once() -> None:
     parser.feed(first)
     list(pull(parser))
 
-    publish = parser.find_lone_publish(second)
-
-    assert publish is not None
-    assert list(flatten(publish)) == [("PUB", "t", b"def")]
+    assert parser.find_lone_publish(second) == b"def"
+    assert parser.pub_topic == "t"
 
 
 def test_a_new_parser_expects_no_publish_and_drags_no_command() -> None:

@@ -51,7 +51,7 @@ def test_every_code_is_spelled_as_its_name() -> None:
         (b'say "hi"', r'"say \"hi\""'),
         (b"back\\slash", r'"back\\slash"'),
         (b"\a\b\f\n\r\t\v", r'"\a\b\f\n\r\t\v"'),
-        (b"\x00\x01\x1f\x7f", r'"\x00\x01\x1f\x7f"'),
+        (b"\x00\x01\x06\x0e\x1f\x7f", r'"\x00\x01\x06\x0e\x1f\x7f"'),
         (b"\xff", r'"\xff"'),
         (b"\xe2\x82", r'"\xe2\x82"'),
         (b"\xed\xa0\x80", r'"\xed\xa0\x80"'),
