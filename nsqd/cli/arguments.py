@@ -6,8 +6,6 @@ import argparse
 import re
 from typing import Final
 
-from nsqd.config.kinds import parse_duration
-
 _SIZES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _SIZE: Final = re.compile(r"(\d+)([kmg]?)b?", re.IGNORECASE)
 
@@ -18,6 +16,9 @@ def duration(text: str) -> float:
     Raises:
         argparse.ArgumentTypeError: it is no duration.
     """
+    # Imported here: rarely given, and all the options of the daemons come with it.
+    from nsqd.config.kinds import parse_duration
+
     try:
         return float(text) if re.fullmatch(r"\d+(\.\d+)?", text) else parse_duration(text)
     except ValueError as error:

@@ -18,8 +18,8 @@ from urllib.parse import urlencode
 
 from nsqd.cli.output import CliError, ExitCode
 from nsqd.cli.target import Node, Target
+from nsqd.client.address import Address
 from nsqd.client.discovery import lookupd_url
-from nsqd.client.settings import Address
 from nsqd.http.client import V1_ACCEPT, BadReplyError, ClientLimits, HttpClient, Url, UrlError
 
 _MAX_BODY_BYTES = 256 << 20

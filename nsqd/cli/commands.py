@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
+import sys
 from typing import Any, Final, NoReturn
 
 from nsqd.cli.output import CliError, ExitCode
 
-# A command and the module that has it, with one sentence of help; by what they are for.
+# A command, its module and a sentence of help; in the groups that `nsq --help` shows.
 GROUPS: Final = {
     "messages": {
         "pub": ("nsqd.cli.messages.pub", "publish messages: arguments, lines of stdin, or files"),
@@ -49,10 +51,24 @@ GROUPS: Final = {
     },
 }
 COMMANDS: Final = {name: entry for group in GROUPS.values() for name, entry in group.items()}
-# What the scripts of `nsq completion` call for names that only nsqd knows.
+# Called by the scripts of `nsq completion` for names of topics and channels.
 COMPLETE: Final = "__complete"
 # The exit code of `nsq check` for its own failures.
 NAGIOS_UNKNOWN: Final = 3
+
+
+class Formatter(argparse.RawDescriptionHelpFormatter):
+    """argparse's help, as wide as the terminal; argparse loads shutil and all its codecs to ask."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=_find_columns() - 2)
+
+
+def _find_columns() -> int:
+    try:
+        return int(os.environ.get("COLUMNS") or os.get_terminal_size(sys.stdout.fileno()).columns)
+    except (OSError, ValueError):
+        return 80  # stdout is no terminal
 
 
 class Parser(argparse.ArgumentParser):
@@ -75,7 +91,7 @@ def make_parser(name: str) -> tuple[Parser, Any]:
     parser = Parser(
         prog=f"nsq {name}",
         description=f"{help_text[0].upper()}{help_text[1:]}.\n\n{examples}".rstrip(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Formatter,
         allow_abbrev=False,
     )
     module.add_arguments(parser, name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from nsqd.cli.go.options import UsageError, log_give_up, read_go_nsq
 from nsqd.cli.output import CliError, ExitCode
 from nsqd.cli.target import Target
 
@@ -27,10 +26,17 @@ def consumer_options(
         "dead_letter_topic": options.dead_letter,
         "compression": "snappy" if options.snappy else "deflate" if options.deflate else None,
     }
-    pairs = [text.replace("=", ",", 1) for text in options.opt]
+    set_flags = {name: value for name, value in flags.items() if value}
+    given = _read_go_nsq(options.opt) if options.opt else {}
+    return {**target.connection_options(), **defaults, **set_flags, **given}
+
+
+def _read_go_nsq(given: list[str]) -> dict[str, Any]:
+    # Imported here: rarely given, and the flags of the daemons come with it.
+    from nsqd.cli.go.options import UsageError, log_give_up, read_go_nsq
+
+    pairs = [text.replace("=", ",", 1) for text in given]
     try:
-        given = read_go_nsq(pairs, "opt").consumer_options(on_give_up=log_give_up)
+        return read_go_nsq(pairs, "opt").consumer_options(on_give_up=log_give_up)
     except UsageError as error:
         raise CliError(str(error), ExitCode.USAGE) from error
-    set_flags = {name: value for name, value in flags.items() if value}
-    return {**target.connection_options(), **defaults, **set_flags, **given}

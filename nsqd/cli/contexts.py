@@ -8,10 +8,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-import tempfile
-import tomllib
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any, Final
 
 from nsqd.cli.output import CliError, ExitCode, did_you_mean
@@ -66,10 +63,10 @@ class Saved:
         self.previous = None if self.previous == name else self.previous
 
 
-def path_of_file() -> Path:
+def path_of_file() -> str:
     """Return where the contexts are."""
-    home = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-    return Path(home) / "nsq" / "config.toml"
+    home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    return os.path.join(home, "nsq", "config.toml")
 
 
 def load() -> Saved:
@@ -80,12 +77,15 @@ def load() -> Saved:
     """
     path = path_of_file()
     try:
-        text = path.read_text(encoding="utf-8")
-        mode = path.stat().st_mode
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+            mode = os.fstat(file.fileno()).st_mode
     except FileNotFoundError:
         return Saved()
     except (OSError, UnicodeError) as error:
         raise CliError(f"{path}: {error}") from error
+    import tomllib  # Here and below: most commands find no file, and change none.
+
     try:
         content = tomllib.loads(text)
         contexts = {
@@ -139,8 +139,11 @@ def save(saved: Saved) -> None:
                 shown = list(value) if isinstance(value, tuple) else value
                 lines.append(f"{each.name} = {json.dumps(shown)}")
     path = path_of_file()
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent)  # its mode is 0600
+    directory = os.path.dirname(path)
+    os.makedirs(directory, exist_ok=True, mode=0o700)
+    import tempfile
+
+    descriptor, temporary = tempfile.mkstemp(dir=directory)  # its mode is 0600
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write("\n".join(lines) + "\n")
-    Path(temporary).replace(path)
+    os.replace(temporary, path)

@@ -15,10 +15,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from nsqd.cli.commands import COMMANDS, COMPLETE, GROUPS, NAGIOS_UNKNOWN, make_parser
 from nsqd.cli.output import CliError, ExitCode, did_you_mean
@@ -29,7 +29,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     is_json = "--json" in arguments or os.environ.get("NSQ_OUTPUT") == "json"
     try:
-        return _run(arguments)
+        code = _run(arguments)
+        sys.stdout.flush()
+        return code
     except CliError as error:
         if arguments[0] == "check":
             # Nagios reads stdout, and 2 would mean that the service is down.
@@ -43,6 +45,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ExitCode.DONE
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
+
+
+def entry() -> NoReturn:
+    """Run a command and leave at once: Python would take 7 ms to tidy up for nobody."""
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _run(arguments: list[str]) -> int:
@@ -92,6 +101,8 @@ def usage() -> str:
 def _print_error(error: CliError, *, is_json: bool) -> None:
     text = str(error)
     if is_json:
+        import json
+
         text = json.dumps({"error": text, "code": int(error.code)})
         print(text, file=sys.stderr)
     else:
@@ -99,4 +110,4 @@ def _print_error(error: CliError, *, is_json: bool) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    entry()

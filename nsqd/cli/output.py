@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import enum
-import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -42,6 +40,8 @@ def has_colour(stream: TextIO, wish: str = "auto") -> bool:
 
 def print_json(value: object) -> None:
     """Print one object on one line."""
+    import json  # Here, as others below: text for people needs none.
+
     print(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
@@ -110,7 +110,7 @@ def _print_rich(
 
 
 def shorten(text: str, width: int) -> str:
-    """Return text of at most this width; what is left out stood in the middle."""
+    """Return text of at most this width; the middle of longer text is left out."""
     if len(text) <= width:
         return text
     tail = max(0, (width - 1) // 2)
@@ -124,6 +124,8 @@ def plural(count: int, noun: str) -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a hint at the name that was probably meant, or nothing."""
+    import difflib
+
     near = difflib.get_close_matches(name, list(known), 1)
     return f"; did you mean {near[0]}?" if near else ""
 

@@ -10,15 +10,15 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from nsqd.cli import contexts
-from nsqd.cli.contexts import Context
 from nsqd.cli.output import CliError, ExitCode
 from nsqd.client.errors import AuthError, TlsError
-from nsqd.client.settings import Address, Tls
+
+if TYPE_CHECKING:
+    from nsqd.cli.contexts import Context
+    from nsqd.client.settings import Tls
+from nsqd.client.address import Address
 
 # The settings beside addresses, each with its variable of the environment.
 _VARIABLES: Final = {
@@ -32,8 +32,7 @@ _VARIABLES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(NamedTuple):
     """One nsqd: where it speaks V2, and where HTTP; either may be unknown."""
 
     tcp: Address | None
@@ -43,18 +42,20 @@ class Node:
         return str(self.http or self.tcp)
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """The nodes and nsqlookupds of a command."""
 
     nodes: tuple[Node, ...] = ()
     lookupds: tuple[str, ...] = ()
     tls: Tls | None = None
-    auth_secret: str | None = field(default=None, repr=False)
-    token: str | None = field(default=None, repr=False)
+    auth_secret: str | None = None
+    token: str | None = None
     is_read_only: bool = False
     # The name of the context that the addresses come from, for questions and errors.
     context: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Target({self.nodes}, {self.lookupds}, context={self.context!r})"  # no secrets
 
     @property
     def tcp_addresses(self) -> list[Address]:
@@ -66,8 +67,7 @@ class Target:
         return {"tls": self.tls, "auth_secret": self.auth_secret}
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """A setting that is not empty, and where it comes from: a flag, a variable, a context."""
 
     name: str
@@ -107,28 +107,27 @@ def find_settings(options: argparse.Namespace, environment: Mapping[str, str]) -
         CliError: there is no such context, or the contexts cannot be read.
     """
     found = _find_addresses(options, environment)
-    context = None
+    context, saved = None, None
     if not found:
         context, saved = _choose_context(options, environment)
         source = f"context {context}"
-        chosen = (("nsqd", list(saved.nsqd)), ("lookupd", list(saved.lookupd)))
-        found = [Setting(name, value, source) for name, value in chosen if value]
+        if saved is not None:
+            chosen = (("nsqd", list(saved.nsqd)), ("lookupd", list(saved.lookupd)))
+            found = [Setting(name, value, source) for name, value in chosen if value]
         if not found:
             found = [Setting("nsqd", ["127.0.0.1"], "default")]
-    else:
-        saved = Context()
     if context is not None:
         found.insert(0, Setting("context", context, _source_of_context(options, environment)))
     for name, variable in _VARIABLES.items():
         places = (
             (getattr(options, name), f"--{name.replace('_', '-')}"),
             (environment.get(variable) if variable else None, f"${variable}"),
-            (getattr(saved, name), f"context {context}"),
+            (getattr(saved, name, None), f"context {context}"),
         )
         value, source = next((each for each in places if each[0]), (None, ""))
         if value:
             found.append(Setting(name, value, source))
-    if saved.read_only:
+    if saved is not None and saved.read_only:
         found.append(Setting("read_only", True, f"context {context}"))
     return found
 
@@ -152,12 +151,14 @@ def parse_node(text: str) -> Node:
 
 def _choose_context(
     options: argparse.Namespace, environment: Mapping[str, str]
-) -> tuple[str | None, Context]:
+) -> tuple[str | None, Context | None]:
     if options.no_context:
-        return None, Context()
+        return None, None
+    from nsqd.cli import contexts  # Here: with an address there is no context.
+
     saved = contexts.load()
     name = options.context or environment.get("NSQ_CONTEXT") or saved.current
-    return (None, Context()) if name is None else (name, saved.get(name))
+    return (None, None) if name is None else (name, saved.get(name))
 
 
 def _source_of_context(options: argparse.Namespace, environment: Mapping[str, str]) -> str:
@@ -197,18 +198,21 @@ def _make_tls(values: Mapping[str, Any]) -> Tls | None:
     is_insecure = bool(values.get("tls_insecure"))
     if not (values.get("tls") or ca or cert or is_insecure):
         return None
+    from nsqd.client.settings import Tls  # Here: slow to load, and most targets have no TLS.
+
     return Tls(_expand(ca), _expand(cert), _expand(key), verifies=not is_insecure)
 
 
 def _expand(path: str | None) -> str | None:
-    return None if path is None else str(Path(path).expanduser())
+    return None if path is None else os.path.expanduser(path)
 
 
 def _read_secret(path: str | None) -> str | None:
     if not path:
         return None
     try:
-        return Path(path).expanduser().read_text(encoding="utf-8").strip()
+        with open(os.path.expanduser(path), encoding="utf-8") as file:
+            return file.read().strip()
     except (OSError, UnicodeError) as error:
         raise CliError(f"{path}: {error}") from error
 

@@ -9,13 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from typing import Final, Protocol, cast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
+from nsqd.client.address import Address
 from nsqd.client.errors import AuthError, ConnectError, TlsError
 from nsqd.client.handshake import Handshake, Negotiated, Step
-from nsqd.client.settings import Address, Settings
+from nsqd.client.settings import Settings
 from nsqd.protocol import client_wire as wire
-from nsqd.protocol.compression import Codec, CompressionError
+
+if TYPE_CHECKING:
+    from nsqd.protocol.compression import Codec
 
 _logger = logging.getLogger("nsqd.client")
 
@@ -26,7 +30,7 @@ _FAREWELL_S: Final = 1.0
 
 
 class Receiver(Protocol):
-    """The owner of a connection: gets what nsqd sends, in the order of its frames' kinds."""
+    """The owner of a connection: gets the frames of nsqd, by their kinds."""
 
     def messages_received(self, messages: list[wire.RawMessage]) -> None:
         """Take the messages of one read."""
@@ -35,7 +39,7 @@ class Receiver(Protocol):
         """Take a response or an error; heartbeats are answered already."""
 
     def writing_resumed(self) -> None:
-        """Go on: what was written has left."""
+        """Go on: the write buffer has drained."""
 
     def connection_lost(self, reason: str) -> None:
         """Take leave; nothing comes any more."""
@@ -85,11 +89,9 @@ class Connection(asyncio.Protocol):
             if codec is None:
                 self._dispatch(data)
                 return
-            plain = codec.decode(data, _DECODE_BYTES)
-            while plain:
+            for plain in _decompress(codec, data):
                 self._dispatch(plain)
-                plain = codec.decode(b"", _DECODE_BYTES) if codec.has_pending else b""
-        except (wire.FrameError, CompressionError) as error:
+        except wire.FrameError as error:
             self.abort(f"the peer does not speak NSQ's protocol: {error}")
 
     def pause_writing(self) -> None:
@@ -129,7 +131,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     async def close(self) -> None:
-        """Send what was written, and let nsqd close first.
+        """Send the write buffer, and let nsqd close first.
 
         A socket that is closed with unread bytes is reset, and nsqd may then lose commands that it
         has not read. So only our direction ends here, and nsqd, which sees the end of the commands,
@@ -196,7 +198,7 @@ class Connection(asyncio.Protocol):
 
     def _make_future(self) -> asyncio.Future[None]:
         future: asyncio.Future[None] = self._loop.create_future()
-        # A failure that nobody waits for any more, as after a timeout, is not worth a log line.
+        # A failure after the caller stopped waiting, as after a timeout, is not worth a log line.
         future.add_done_callback(_retrieve)
         return future
 
@@ -247,6 +249,19 @@ class Connection(asyncio.Protocol):
             return
         next_due = now + interval_s / 2
         self._watch = self._loop.call_at(next_due, self._check_silence, next_due)
+
+
+def _decompress(codec: Codec, data: bytes) -> Iterator[bytes]:
+    from nsqd.protocol.compression import CompressionError
+
+    try:
+        while plain := codec.decode(data, _DECODE_BYTES):
+            yield plain
+            if not codec.has_pending:
+                return
+            data = b""
+    except CompressionError as error:
+        raise wire.FrameError(str(error)) from error
 
 
 def _retrieve(future: asyncio.Future[None]) -> None:

@@ -10,8 +10,8 @@ from http import HTTPStatus
 from typing import Final
 from urllib.parse import quote_plus
 
+from nsqd.client.address import DEFAULT_LOOKUPD_PORT, Address
 from nsqd.client.errors import DiscoveryError
-from nsqd.client.settings import DEFAULT_LOOKUPD_PORT, Address
 from nsqd.client.stats import Observer
 from nsqd.http.client import BadReplyError, ClientLimits, HttpClient, Url, UrlError
 

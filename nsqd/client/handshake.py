@@ -13,12 +13,14 @@ import enum
 import json
 from dataclasses import dataclass
 from struct import Struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from nsqd.client.errors import AuthError, ConnectError, NegotiationError
 from nsqd.client.settings import Settings
 from nsqd.protocol import client_wire as wire
-from nsqd.protocol.compression import Codec, CompressionError, DeflateCodec, SnappyCodec
+
+if TYPE_CHECKING:
+    from nsqd.protocol.compression import Codec
 
 _PREFIX: Final = Struct(">ii")
 _TYPE_BYTES: Final = 4
@@ -129,6 +131,8 @@ class Handshake:
         codec = self.codec
         if codec is None:
             return data
+        from nsqd.protocol.compression import CompressionError
+
         try:
             plain = codec.decode(data, _DECODE_BYTES)
             while codec.has_pending and (more := codec.decode(b"", _DECODE_BYTES)):
@@ -181,6 +185,9 @@ class Handshake:
         settings = self._settings
         if settings.compression is None:
             return self._begin_auth()
+        # Imported here and above: most clients do not compress, and snappy is slow to load.
+        from nsqd.protocol.compression import DeflateCodec, SnappyCodec
+
         is_snappy = settings.compression == "snappy"
         self.codec = SnappyCodec() if is_snappy else DeflateCodec(settings.deflate_level)
         self.step = Step.CONFIRMING_COMPRESSION
@@ -205,7 +212,7 @@ class Handshake:
         return data if self.codec is None else self.codec.encode(data)
 
     def _check_features(self) -> None:
-        """Refuse an nsqd that lacks a feature: what was asked for is never silently left out."""
+        """Refuse an nsqd that lacks a feature that was asked for: none is silently left out."""
         settings, negotiated = self._settings, self.negotiated
         if settings.tls is not None and not negotiated.has_tls:
             raise NegotiationError("the nsqd does not offer TLS")

@@ -1,62 +1,20 @@
-"""Settings of the client's connections: where nsqd is, TLS, compression, IDENTIFY's fields."""
+"""Settings of the client's connections: TLS, compression, the fields of IDENTIFY."""
 
 from __future__ import annotations
 
 import os
-import re
 import socket
-import ssl
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Final, Literal, TypedDict
 
 from nsqd import __version__
 
-DEFAULT_TCP_PORT: Final = 4150
-DEFAULT_LOOKUPD_PORT: Final = 4161
+if TYPE_CHECKING:
+    import ssl
+
 USER_AGENT: Final = f"nsqd-python/{__version__}"
 
 Compression = Literal["snappy", "deflate"]
-
-_ADDRESS: Final = re.compile(
-    r"(?:\[(?P<six>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^:\[\]/\s]+))(?::(?P<port>\d{1,5}))?"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where an nsqd listens: a host and a port, or the path of a unix socket."""
-
-    host: str  # an IPv6 address has no brackets; a path of a socket has a slash
-    port: int = DEFAULT_TCP_PORT
-
-    @classmethod
-    def parse(cls, text: str | Address, default_port: int = DEFAULT_TCP_PORT) -> Address:
-        """Take `host`, `host:port`, `[v6]:port` or a path apart.
-
-        Raises:
-            ValueError: the text is none of them.
-        """
-        if isinstance(text, Address):
-            return text
-        if "/" in text:
-            return cls(text.removeprefix("unix:"), 0)
-        match = _ADDRESS.fullmatch(text)
-        if match is None:
-            raise ValueError(f"not an address: {text[:200]!r}")
-        port = int(match["port"] or default_port)
-        if not 0 < port < 0x10000:
-            raise ValueError(f"not a port: {text[:200]!r}")
-        return cls(match["six"] or match["host"], port)
-
-    @property
-    def is_unix(self) -> bool:
-        """Whether this is the path of a unix socket."""
-        return "/" in self.host
-
-    def __str__(self) -> str:
-        if self.is_unix:
-            return self.host
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +25,7 @@ class Tls:
         ca: the authorities to trust; None for those of the system.
         cert: this client's certificate, for nsqds that ask for one.
         verifies: False trusts every server, for tests.
+        min_version: None for TLS 1.2.
         server_name: the name in the server's certificate, where that is not its host.
     """
 
@@ -74,7 +33,7 @@ class Tls:
     cert: str | None = None
     key: str | None = None
     verifies: bool = True
-    min_version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2
+    min_version: ssl.TLSVersion | None = None
     server_name: str | None = None
 
     def make_context(self) -> ssl.SSLContext:
@@ -83,6 +42,8 @@ class Tls:
         Raises:
             OSError: a file cannot be read, or is no PEM file.
         """
+        import ssl  # Here: most clients speak no TLS, and it is slow to load.
+
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         if not self.verifies:
             context.check_hostname = False
@@ -93,7 +54,7 @@ class Tls:
             context.load_default_certs(ssl.Purpose.SERVER_AUTH)
         if self.cert is not None:
             context.load_cert_chain(self.cert, self.key)
-        context.minimum_version = self.min_version
+        context.minimum_version = self.min_version or ssl.TLSVersion.TLSv1_2
         return context
 
 

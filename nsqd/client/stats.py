@@ -1,4 +1,4 @@
-"""What the client tells about itself: figures as snapshots, events through an Observer."""
+"""Figures of the client as snapshots, its events through an Observer."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ class ProducerStats:
     resent: int = 0  # messages that were sent again, and so may have arrived twice
     refused: int = 0  # error frames
     connects: int = 0
+    nodes: frozenset[str] = frozenset()  # the nsqds that have accepted messages
     pending: int = 0
     pending_bytes: int = 0
 
@@ -37,7 +38,7 @@ class ConsumerStats:
 
 
 class Observer:
-    """Events; override what is of interest. No method may raise, and none gets a body or secret."""
+    """Events; override those of interest. No method may raise, and none gets a body or secret."""
 
     def connected(self, nsqd: str) -> None:
         """A connection is ready."""

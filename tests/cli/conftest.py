@@ -25,6 +25,7 @@ from tests.support.daemon_process import (
     WaitingDaemon,
     find_go_program,
 )
+from tests.support.waiting import PATIENCE_S
 
 MODULES = {
     "nsq": "nsqd.cli.main",
@@ -35,7 +36,6 @@ MODULES = {
     "nsq_to_nsq": "nsqd.cli.go.nsq_to_nsq",
     "to_nsq": "nsqd.cli.go.to_nsq",
 }
-PATIENCE_S = 40.0
 BRIEFLY_S = 0.4
 
 Done = subprocess.CompletedProcess[bytes]

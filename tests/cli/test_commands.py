@@ -30,10 +30,11 @@ def test_what_is_published_is_tailed(shell: Shell, daemon: DaemonProcess) -> Non
 
     assert shown.splitlines() == ["one", "two", "three", "four", "five"]
     assert done.stdout == b""
-    assert done.stderr.startswith(b"2 published to t, 6 B, 0 sent twice")
+    assert done.stderr.startswith(b"2 published to t on 1 node, 6 B, 0 sent twice")
     assert summary["published"] == 1
     assert summary["empty"] == 1
-    assert set(summary) == {"topic", "published", "bytes", "sent_twice", "empty", "seconds"}
+    fields = {"topic", "published", "bytes", "nodes", "sent_twice", "empty", "seconds"}
+    assert set(summary) == fields
 
 
 def test_a_count_finishes_what_was_printed_and_nothing_else(

@@ -10,7 +10,6 @@ import signal
 import struct
 import subprocess
 import termios
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,6 +17,7 @@ import pytest
 
 from tests.cli.conftest import Shell, command, environment, node
 from tests.support.daemon_process import DaemonProcess, WaitingDaemon
+from tests.support.waiting import PATIENCE_S
 
 
 class Terminal:
@@ -38,11 +38,10 @@ class Terminal:
 
     def wait_for(self, pattern: str) -> None:
         """Read until the screen has shown something."""
-        ends_at = time.monotonic() + 20
         while not re.search(pattern, self.shown) and not re.search(pattern, self._text()):
-            assert time.monotonic() < ends_at, self.shown
-            if select.select([self._descriptor], [], [], 0.1)[0]:
-                self.shown += os.read(self._descriptor, 65536).decode("utf-8", "replace")
+            is_readable = bool(select.select([self._descriptor], [], [], PATIENCE_S)[0])
+            assert is_readable, self.shown
+            self.shown += os.read(self._descriptor, 65536).decode("utf-8", "replace")
 
 
 @contextmanager
@@ -80,7 +79,7 @@ def test_top_shows_queues_and_changes_them_after_y(shell: Shell, daemon: DaemonP
         terminal.wait_for("done on 1 node")
         daemon.wait_for_channel("orders", "billing", depth=0)
         terminal.press("q")
-        assert terminal.process.wait(20) == 0
+        assert terminal.process.wait(PATIENCE_S) == 0
 
 
 def test_top_gives_the_terminal_back_after_a_signal(
@@ -90,7 +89,7 @@ def test_top_gives_the_terminal_back_after_a_signal(
         terminal.wait_for("s sort")
         terminal.process.send_signal(signal.SIGTERM)
         terminal.wait_for(re.escape("\x1b[?1049l"))  # the screen that was there before
-        assert terminal.process.wait(20) == 0
+        assert terminal.process.wait(PATIENCE_S) == 0
 
 
 def test_top_can_be_left_while_nsqd_hangs(shell: Shell, our_daemon: DaemonProcess) -> None:
@@ -101,7 +100,7 @@ def test_top_can_be_left_while_nsqd_hangs(shell: Shell, our_daemon: DaemonProces
         terminal.press("s")
         terminal.wait_for("by in")
         terminal.press("q")
-        assert terminal.process.wait(20) == 0
+        assert terminal.process.wait(PATIENCE_S) == 0
         our_daemon.resume()
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from nsqd.client import Consumer, DiscoveryError, Observer, Producer
+from nsqd.client.address import Address
 from nsqd.client.discovery import Discovery
-from nsqd.client.settings import Address
 from tests.client.conftest import StartNsqd
 from tests.support.cluster import Lookupd
 from tests.support.waiting import until

@@ -23,7 +23,7 @@ from tests.client.conftest import MakeNsqd, Nsqd, StartNsqd
 from tests.support.small_disk import SmallDisk
 from tests.support.waiting import until
 
-KILLS = 10
+KILLS = 4
 COUNT = 20_000
 
 
@@ -53,7 +53,7 @@ async def stop_hard(nsqd: Nsqd) -> None:
 
 
 @pytest.mark.timeout(400)
-async def test_what_was_acknowledged_survives_ten_kills(start_nsqd: StartNsqd) -> None:
+async def test_what_was_acknowledged_survives_kills(start_nsqd: StartNsqd) -> None:
     nsqd = await start_nsqd("--mem-queue-size=0")
     await nsqd.create("topic", "ch")
     acknowledged: set[bytes] = set()
@@ -170,7 +170,7 @@ async def test_without_retries_a_lost_connection_is_an_error() -> None:
 
 
 @pytest.mark.timeout(400)
-async def test_a_consumer_survives_ten_restarts(start_nsqd: StartNsqd) -> None:
+async def test_a_consumer_survives_restarts(start_nsqd: StartNsqd) -> None:
     nsqd = await start_nsqd("--mem-queue-size=0")
     await nsqd.create("topic", "ch")
     wanted: set[bytes] = set()
@@ -200,8 +200,8 @@ async def test_a_consumer_survives_ten_restarts(start_nsqd: StartNsqd) -> None:
 
         tasks = [asyncio.create_task(work()) for work in (consume, tick)]
         publishing = asyncio.create_task(publish())
-        for restart in range(10):
-            goal = 2000 * (restart + 1) // 12
+        for restart in range(KILLS):
+            goal = 2000 * (restart + 1) // (KILLS + 2)
             await until(lambda goal=goal: len(wanted) >= goal or None)  # type: ignore[misc] # bound now
             before = ticks
             await stop_hard(nsqd)
@@ -213,7 +213,7 @@ async def test_a_consumer_survives_ten_restarts(start_nsqd: StartNsqd) -> None:
         for task in tasks:
             task.cancel()
 
-    assert consumer.stats().connects >= 11
+    assert consumer.stats().connects > KILLS
 
 
 async def test_a_full_disk_refuses_and_what_was_accepted_stays(

@@ -80,7 +80,8 @@ import sys
 from nsqd.client import sync
 
 def handle(message):
-    print(message.text(), flush=True)
+    sys.stdout.write(f"{message.text()}\\n")  # of two threads: whole lines
+    sys.stdout.flush()
 
 sync.consume(handle, "topic", "ch", nsqd=[sys.argv[1]], concurrency=2)
 print("end")

@@ -1,4 +1,4 @@
-"""Commands that list and change what nsqd and nsqlookupd have.
+"""Commands that list and change the topics, channels and nodes of nsqd and nsqlookupd.
 
 topics    `nsq topic`, `nsq channel`        nodes     `nsq node`      clients   `nsq client`
 limits    `nsq limits`                      config    `nsq config`

@@ -1,4 +1,4 @@
-"""Changes: whether one may be made, and what became of it on each server."""
+"""Changes: the question before one is made, and its result on each server."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def confirm(options: argparse.Namespace, target: Target, action: str, what: str)
     """Ask on a terminal before something is lost.
 
     Raises:
-        CliError: the answer is no, or nobody can be asked.
+        CliError: the user says no, or there is no terminal to ask on.
     """
     if action not in _DESTRUCTIVE or options.yes or options.dry_run:
         return
@@ -61,7 +61,7 @@ def confirm(options: argparse.Namespace, target: Target, action: str, what: str)
 
 
 def report(options: argparse.Namespace, changes: Sequence[Change]) -> ExitCode:
-    """Print what was done where; return the exit code.
+    """Print the result of a change on each server; return the exit code.
 
     Raises:
         CliError: nothing could be done anywhere.

@@ -114,7 +114,7 @@ def _merge(answer: Any, wanted: dict[str, str]) -> dict[str, Any]:
 
 
 def _foresee(answer: Any, wanted: dict[str, str]) -> Any:
-    """Return what the answer would be after the change."""
+    """Return the limits as nsqd would answer them after the change."""
     limits = dict(answer["limits"])
     for name, value in wanted.items():
         is_default = value == _DEFAULT

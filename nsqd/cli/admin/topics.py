@@ -166,7 +166,7 @@ async def _change(
         return [Change(options.action, given, Outcome(server)) for server in servers]
     path = f"/{name}/{options.action}?{urlencode(_query(name, given))}"
     outcomes: list[Outcome] = []
-    # nsqlookupd first, so that no consumer is sent to what is going away.
+    # nsqlookupd first, so that no consumer is sent to a topic that is being deleted.
     if has_lookupds:
         outcomes += await cluster.ask_lookupds("POST", path)
     outcomes += await cluster.ask("POST", nodes, path)

@@ -29,7 +29,7 @@ from nsqd.cli.sinks.files.writer import FilePlan
 from nsqd.cli.sinks.intake import IntakePlan, Topics
 from nsqd.cli.sinks.to_file import DATETIME_FORMAT, FILENAME_FORMAT, Archive, write_files
 from nsqd.cli.target import Node, Target
-from nsqd.client.settings import Address
+from nsqd.client.address import Address
 from nsqd.config.flags import flag
 from nsqd.config.kinds import BOOL, DURATION, INT, TEXT, TEXTS
 from nsqd.protocol.names import is_valid_channel_name, is_valid_topic_name
@@ -163,7 +163,7 @@ def _make_archive(options: Options) -> Archive:
 
 
 def _check(options: Options) -> re.Pattern[str] | None:
-    """Refuse what Go refuses; return the pattern of the topics."""
+    """Refuse the combinations of flags that Go refuses; return the pattern of the topics."""
     for name, value in (
         ("http-client-connect-timeout", options.http_client_connect_timeout_s),
         ("http-client-request-timeout", options.http_client_request_timeout_s),

@@ -27,7 +27,7 @@ from nsqd.cli.sinks.intake import IntakePlan, Topics
 from nsqd.cli.sinks.requests import RequestPlan, keep_url, parse_headers, render_as_go
 from nsqd.cli.sinks.to_http import HttpPlan, check_urls, deliver
 from nsqd.cli.target import Node, Target
-from nsqd.client.settings import Address
+from nsqd.client.address import Address
 from nsqd.config.flags import flag
 from nsqd.config.kinds import BOOL, DURATION, INT, TEXT, TEXTS
 from nsqd.protocol.names import is_valid_channel_name, is_valid_topic_name
@@ -133,7 +133,7 @@ def _run(options: Options) -> int:
 
 
 def _check(options: Options) -> None:
-    """Refuse what Go refuses."""
+    """Refuse the combinations of flags that Go refuses."""
     if not options.topic or not options.channel:
         raise UsageError("--topic and --channel are required")
     if not is_valid_topic_name(options.topic) or not is_valid_channel_name(options.channel):

@@ -26,7 +26,8 @@ from nsqd.cli.sinks.intake import IntakePlan, Topics
 from nsqd.cli.sinks.json_filter import JsonFilter
 from nsqd.cli.sinks.to_nsq import ForwardPlan, forward
 from nsqd.cli.target import Node, Target
-from nsqd.client.settings import Address, ConnectionOptions
+from nsqd.client.address import Address
+from nsqd.client.settings import ConnectionOptions
 from nsqd.config.flags import flag
 from nsqd.config.kinds import BOOL, INT, TEXT, TEXTS
 from nsqd.protocol.names import is_valid_channel_name, is_valid_topic_name
@@ -123,7 +124,7 @@ def _run(options: Options) -> int:
 
 
 def _check(options: Options) -> None:
-    """Refuse what Go refuses."""
+    """Refuse the combinations of flags that Go refuses."""
     if not options.topic or not options.channel:
         raise UsageError("--topic and --channel are required")
     if not all(map(is_valid_topic_name, options.topic)):

@@ -53,7 +53,7 @@ def run_tool(main: Callable[[], int]) -> int:
 
 @dataclass(slots=True)
 class GoNsqConfig:
-    """What the options of go-nsq say, as arguments of our client."""
+    """The options of go-nsq as arguments of our client."""
 
     connection: dict[str, Any] = field(default_factory=dict)
     consumer: dict[str, Any] = field(default_factory=dict)

@@ -22,7 +22,7 @@ from nsqd.cli.messages.tail import Plan, Tail, make_channel
 from nsqd.cli.output import CliError
 from nsqd.cli.target import Node, Target
 from nsqd.client import Message
-from nsqd.client.settings import Address
+from nsqd.client.address import Address
 from nsqd.config.flags import flag
 from nsqd.config.kinds import BOOL, INT, TEXT, TEXTS
 from nsqd.protocol.names import is_valid_channel_name, is_valid_topic_name

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from nsqd.cli import loop
 from nsqd.cli.go.options import VERSION, GoNsqConfig, UsageError, parse, read_go_nsq, run_tool
-from nsqd.cli.messages.pub import Splitter, read_stdin
+from nsqd.cli.messages.job import read_stdin
+from nsqd.cli.messages.pieces import Splitter
 from nsqd.cli.output import CliError
 from nsqd.client import NsqError, Producer
 from nsqd.config.flags import flag
@@ -80,7 +81,7 @@ async def _publish(options: Options, config: GoNsqConfig) -> int:
     )
     delimiter = options.delimiter.encode()
     splitter = Splitter(delimiter)
-    held = b""  # A newline at the end of what was read: dropped if nothing follows.
+    held = b""  # A newline at the end of the bytes read: dropped if nothing follows.
     async with producer:
         async for data in read_stdin(stop):
             data = held + data

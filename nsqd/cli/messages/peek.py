@@ -73,7 +73,7 @@ async def _peek(options: argparse.Namespace) -> int:
     elif formats.has_format(options):
         show = formats.make_format(options)
         for server, message in rows:
-            # It has what formats show of a message of the client, and cannot be answered.
+            # It has the fields of the client's Message that formats show, and cannot be answered.
             peeked = Peeked(topic, channel, server, message)
             sys.stdout.buffer.write(show(cast(Message, peeked)))
         sys.stdout.buffer.flush()
@@ -99,7 +99,7 @@ class Peeked:
 def _print(rows: list[tuple[str, dict[str, Any]]], *, is_tsv: bool, colour: str) -> None:
     now_ns = time.time_ns()
     width = shutil.get_terminal_size().columns
-    # On a terminal a body takes what the other columns leave.
+    # On a terminal a body takes the width that the other columns leave.
     room = max(_LEAST_CHARACTERS, width - _OTHER_COLUMNS) if sys.stdout.isatty() else None
     table = [
         (

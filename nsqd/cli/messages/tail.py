@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import fnmatch
 import os
-import random
 import signal
 import stat
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from nsqd.cli import arguments, formats, loop
-from nsqd.cli.cluster import Cluster
 from nsqd.cli.consuming import consumer_options
 from nsqd.cli.output import CliError, ExitCode, note
 from nsqd.cli.progress import ProgressLine
@@ -24,6 +21,9 @@ from nsqd.cli.target import Target, find_exit_code, find_target
 from nsqd.client import Consumer, NsqError
 from nsqd.client.consume.message import Batch, Message
 from nsqd.protocol.names import is_ephemeral, is_valid_channel_name, is_valid_topic_name
+
+if TYPE_CHECKING:
+    from nsqd.cli.cluster import Outcome
 
 EXAMPLES: Final = {
     "tail": """examples:
@@ -39,7 +39,7 @@ _PATTERN: Final = frozenset("*?[")
 
 @dataclass(slots=True)
 class Plan:
-    """What to show, and when to end."""
+    """The messages to show, and when to end."""
 
     topics: Sequence[str]
     channel: str
@@ -57,7 +57,7 @@ class Plan:
 
 def make_channel() -> str:
     """Return the name of a channel that dies with its consumer."""
-    return f"tail{random.randrange(1_000_000):06d}#ephemeral"
+    return f"tail{int.from_bytes(os.urandom(4)) % 1_000_000:06d}#ephemeral"
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
@@ -211,8 +211,9 @@ class Tail:
         names = [topic for topic in self._plan.topics if not _PATTERN & set(topic)]
         patterns = [topic for topic in self._plan.topics if topic not in names]
         if patterns:
-            async with Cluster(self._target, self._timeout_s) as cluster:
-                stats = await cluster.find_stats(await cluster.find_nodes())
+            import fnmatch
+
+            stats = await self._find_stats()
             known = {
                 str(topic["topic_name"])
                 for outcome in stats
@@ -225,6 +226,13 @@ class Tail:
         if not names:
             raise CliError("no such topic", ExitCode.MISSING)
         return list(dict.fromkeys(names))
+
+    async def _find_stats(self) -> list[Outcome]:
+        # Imported here: only patterns and --until-empty need HTTP.
+        from nsqd.cli.cluster import Cluster
+
+        async with Cluster(self._target, self._timeout_s) as cluster:
+            return await cluster.find_stats(await cluster.find_nodes())
 
     async def _follow(self, topic: str, consumer: Consumer) -> None:
         try:
@@ -297,8 +305,7 @@ class Tail:
                 return
 
     async def _are_empty(self, topics: list[str]) -> bool:
-        async with Cluster(self._target, self._timeout_s) as cluster:
-            stats = await cluster.find_stats(await cluster.find_nodes())
+        stats = await self._find_stats()
         failed = [outcome for outcome in stats if outcome.error is not None]
         if failed:
             self._failure = NsqError(f"{failed[0].server}: {failed[0].error}")

@@ -41,7 +41,7 @@ _SILENCE_S: Final = 10.0
 
 @dataclass(slots=True)
 class Result:
-    """What was measured."""
+    """The figures of a run."""
 
     published: int = 0
     received: int = 0

@@ -7,7 +7,7 @@ from typing import Final
 
 _STEPS: Final = 50  # in a factor of e
 _SMALLEST_S: Final = 1e-6
-_BUCKETS: Final = 1000  # up to 480 s; what took longer is in the last
+_BUCKETS: Final = 1000  # up to 480 s; longer latencies are counted in the last
 
 
 class Latencies:

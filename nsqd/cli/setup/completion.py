@@ -22,7 +22,7 @@ EXAMPLES: Final = {
   nsq completion fish > ~/.config/fish/completions/nsq.fish"""
 }
 SHELLS: Final = ("bash", "zsh", "fish")
-# What the words of a command are, if they are names; of a flag, likewise.
+# The kind of name that the words of a command, or the value of a flag, are.
 _NAMES_OF_COMMANDS: Final = {
     **dict.fromkeys(("pub", "tail", "stat", "limits", "topic", "to-file", "to-http"), "topics"),
     **dict.fromkeys(("to-nsq", "each", "dead"), "topics"),
@@ -34,7 +34,7 @@ _NAMES_OF_FLAGS: Final = {"--topic": "topics", "--context": "contexts", "--nsqd"
 
 @dataclass(slots=True)
 class Words:
-    """What may stand behind a command."""
+    """The flags and kinds of words of a command."""
 
     command: str
     help_text: str

@@ -1,4 +1,4 @@
-"""`nsq context`: save where a cluster is and what it asks for, and select one."""
+"""`nsq context`: save the addresses, token and TLS files of a cluster, and select one."""
 
 from __future__ import annotations
 
@@ -112,13 +112,13 @@ def _edit(saved: Saved, options: argparse.Namespace) -> None:
 
 
 def _open_editor() -> None:
-    """Open the file; what comes back must be readable, or the user is told."""
+    """Open the file in the editor; refuse it afterwards if it is not readable."""
     path = contexts.path_of_file()
-    if not path.exists():
+    if not os.path.exists(path):
         contexts.save(Saved())
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
     try:
-        code = subprocess.run([*shlex.split(editor), str(path)], check=False).returncode
+        code = subprocess.run([*shlex.split(editor), path], check=False).returncode
     except OSError as error:
         raise CliError(f"{editor}: {error.strerror}: set EDITOR") from error
     if code:

@@ -25,7 +25,7 @@ from nsqd.cli.output import CliError, ExitCode
 KINDS: Final = ("topics", "channels", "nodes", "contexts")
 _PATIENCE_S: Final = 0.3
 _KEPT_S: Final = 10.0
-# bash expands what it completes: a name with $(...) in it would be run.
+# bash expands a completed word: a name with $(...) in it would be run.
 _HARMLESS: Final = re.compile(r"[A-Za-z0-9_.:/#@+-]+")
 # The flags that say where to ask; all have a value.
 _WHERE: Final = {

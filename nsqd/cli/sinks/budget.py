@@ -19,7 +19,7 @@ class ByteBudget:
     """The max_in_flight of one consumer."""
 
     def __init__(self, consumer: Consumer, max_in_flight: int) -> None:
-        """Args: max_in_flight: what the user wants, and never more."""
+        """Args: max_in_flight: the user's limit, never exceeded."""
         self._consumer = consumer
         self._most = max_in_flight
         self._body_bytes = 1.0  # of the larger ones of late
@@ -44,7 +44,7 @@ class ByteBudget:
             self._set(self._room())
 
     def grow(self) -> None:
-        """Ask for more: what was asked for has been dealt with."""
+        """Ask for more: the messages asked for are answered."""
         if 0 < self._count < self._room():
             self._set(min(self._count * 2, self._room()))
 

@@ -32,7 +32,7 @@ EXAMPLES: Final = {
 _SUFFIX: Final = ".dead"
 _CHANNEL: Final = "nsq_dead"
 _BATCH_COUNT: Final = 500
-# What is not chosen comes back after the replay, not within it.
+# Letters that are not chosen come back after the replay, not within it.
 _LATER_S: Final = 30.0
 
 
@@ -252,7 +252,7 @@ class Letters:
         count: int,
         is_wanted: formats.Filter | None,
     ) -> None:
-        """Args: count: letters that there were at the start; what comes later is not for this."""
+        """Args: count: letters that there were at the start; later ones are left alone."""
         self.done = 0
         self.kept = 0
         self._options = options

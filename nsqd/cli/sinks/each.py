@@ -44,7 +44,7 @@ _MERCY_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class EachPlan:
-    """What runs, and how many at a time."""
+    """The program to run, and how many at a time."""
 
     command: tuple[str, ...]
     jobs: int = 4
@@ -95,7 +95,7 @@ def run(options: argparse.Namespace, _name: str) -> int:
         cast(ConnectionOptions, target.connection_options()),
         options.quiet,
     )
-    # What waits here is not touched, so that no more is asked for than can run.
+    # Messages that wait here are not touched, so that no more are asked for than can run.
     most = options.jobs * options.batch
     consuming = IntakePlan(
         Topics((options.topic,)),
@@ -120,7 +120,7 @@ def run(options: argparse.Namespace, _name: str) -> int:
 
 
 async def run_each(plan: EachPlan, consuming: IntakePlan, target: Target) -> dict[str, Any]:
-    """Consume and run programs until a signal comes; return what was done.
+    """Consume and run programs until a signal comes; return the counts.
 
     Raises:
         CliError: it could not be done.
@@ -158,7 +158,7 @@ class Programs:
     """Runs programs and answers by their exit codes."""
 
     def __init__(self, plan: EachPlan, letters: DeadLetters) -> None:
-        """Args: letters: takes what a program gives up."""
+        """Args: letters: takes the messages that a program gives up."""
         self.done = 0
         self.failed = 0
         self.dead = 0
@@ -213,7 +213,7 @@ class Programs:
             text = f"ended after {plan.kill_after_s:g} s: message {_name(messages[0])}"
             note(f"nsq: {text}", is_quiet=plan.is_quiet)
             code = await _end(process)
-            code = code or -signal.SIGTERM  # Whatever it says now, it was not done in time.
+            code = code or -signal.SIGTERM  # It was not done in time, even if it says so now.
         except asyncio.CancelledError:
             await _end(process)
             raise

@@ -1,4 +1,4 @@
-"""HostPool: which of several hosts is next, by what became of earlier requests. Pure.
+"""HostPool: which of several hosts is next, by the results of earlier requests. Pure.
 
 round-robin     each in turn, whatever happens
 hostpool        in turn; one that failed is left out for 30 s, doubling up to 15 min. If all have
@@ -46,7 +46,7 @@ class _Host:
 
 
 class HostPool:
-    """Hosts in turn. `take` one, then `note` what became of it."""
+    """Hosts in turn. `take` one, then `note` its result."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class HostPool:
         return self._take_turn(hosts)
 
     def note(self, name: str, *, is_ok: bool, seconds: float = 0.0) -> None:
-        """Note what became of a request to a host."""
+        """Note the result of a request to a host."""
         host = self._hosts[name]
         if self._mode == "round-robin":
             return

@@ -69,7 +69,7 @@ class Topics:
 
 @dataclass(slots=True)
 class IntakePlan:
-    """What to consume, and how."""
+    """Topics, channel and addresses to consume from, and the limits."""
 
     topics: Topics
     channel: str
@@ -142,7 +142,7 @@ class Intake:
             ends_at = running.time() + grace_s
             await asyncio.gather(*(each.close(grace_s) for each in self.consumers.values()))
             if self._tasks:
-                # What does not end in time is cancelled: its messages were given back.
+                # A task that does not end in time is cancelled: its messages were given back.
                 left_s = max(ends_at - running.time(), _LAST_S)
                 await asyncio.wait(self._tasks, timeout=left_s)
             for task in self._tasks:
@@ -255,7 +255,7 @@ async def find_topics(target: Target, plan: IntakePlan) -> list[str]:
     """Return the topics that the nsqlookupds and the given nsqds know.
 
     Raises:
-        CliError: nobody answers.
+        CliError: no nsqd or nsqlookupd answers.
     """
     async with Cluster(target, plan.timeout_s, plan.connect_timeout_s) as cluster:
         asked = await cluster.ask_lookupds("GET", "/topics")

@@ -40,7 +40,7 @@ class _Number(str):
 
 @dataclass(frozen=True, slots=True)
 class JsonFilter:
-    """What `--require-json-field`, `--require-json-value` and `--whitelist-json-field` ask for."""
+    """The filter of `--require-json-field`, `--require-json-value`, `--whitelist-json-field`."""
 
     required_field: str = ""
     required_value: str = ""
@@ -52,7 +52,7 @@ class JsonFilter:
         return bool(self.required_field or self.fields)
 
     def apply(self, body: bytes) -> bytes | None:
-        """Return what to pass on; None for a message that does not pass.
+        """Return the body to pass on; None for a message that does not pass.
 
         Raises:
             NotJsonError: it is no JSON object.

@@ -32,7 +32,7 @@ Render = Callable[[str, Message], str]
 
 @dataclass(frozen=True, slots=True)
 class RequestPlan:
-    """What the requests look like."""
+    """Addresses, method, body and headers of the requests, and the statuses that are a success."""
 
     urls: tuple[str, ...]
     method: str  # GET or POST
@@ -130,7 +130,7 @@ class Requests:
             before, address = url, urljoin(address, goal.decode("latin-1"))
             url = Url.parse(address)
             if url.origin != before.origin:
-                # Another server: what the user wrote for the first one, it may not see.
+                # Another server must not see the headers that the user gave for the first.
                 headers = {k: v for k, v in headers.items() if k not in plan.headers}
         raise RequestError(f"more than {_MAX_REDIRECTS} redirects")
 
@@ -153,7 +153,7 @@ class Requests:
 
 
 def find_retry_after_s(reply: Reply, now: datetime | None = None) -> float | None:
-    """Return what Retry-After says, in seconds; None if it says nothing usable."""
+    """Return the seconds of Retry-After; None if it says nothing usable."""
     text = reply.headers.get(b"retry-after", b"").decode("latin-1").strip()
     if not text:
         return None

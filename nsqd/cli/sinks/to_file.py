@@ -167,7 +167,7 @@ def run(options: argparse.Namespace, _name: str) -> int:
 
 
 async def write_files(archive: Archive, plan: IntakePlan, target: Target) -> dict[str, Any]:
-    """Consume and write until a signal comes; return what was done.
+    """Consume and write until a signal comes; return the counts.
 
     Raises:
         CliError: it could not be done.
@@ -218,7 +218,7 @@ async def write_files(archive: Archive, plan: IntakePlan, target: Target) -> dic
 
 
 class _Notes:
-    """What the writers tell: all of it with -v, troubles without."""
+    """The events of the writers: all of them with -v, errors alone without."""
 
     def __init__(self, archive: Archive) -> None:
         self._archive = archive

@@ -170,7 +170,7 @@ def check_urls(urls: tuple[str, ...]) -> tuple[str, ...]:
 
 
 async def deliver(plan: HttpPlan, consuming: IntakePlan, target: Target) -> dict[str, Any]:
-    """Consume and deliver until a signal comes; return what was done.
+    """Consume and deliver until a signal comes; return the counts.
 
     Raises:
         CliError: it could not be done.
@@ -214,10 +214,10 @@ async def deliver(plan: HttpPlan, consuming: IntakePlan, target: Target) -> dict
 
 
 class Delivery:
-    """What becomes of a message: delivered, to come again, or given up."""
+    """The end of a delivery: delivered, to be tried again, or given up."""
 
     def __init__(self, plan: HttpPlan, requests: Requests, letters: DeadLetters) -> None:
-        """Args: letters: takes what is given up, if there is a dead-letter topic."""
+        """Args: letters: takes the messages given up, if there is a dead-letter topic."""
         self.delivered = 0
         self.failed = 0
         self.dropped = 0

@@ -58,7 +58,7 @@ class ForwardPlan:
     mode: Mode = "hostpool"
     json_filter: JsonFilter = field(default_factory=JsonFilter)
     is_wanted: formats.Filter | None = None
-    # What becomes of a message that the JSON filter cannot read.
+    # The action for a message that the JSON filter cannot read.
     on_bad: OnBad = "requeue"
     dead_letter: str | None = None
     status_every: int = 0
@@ -181,7 +181,7 @@ def check_destination(plan: ForwardPlan, target: Target, topics: Sequence[str]) 
 
 
 async def forward(plan: ForwardPlan, consuming: IntakePlan, target: Target) -> dict[str, Any]:
-    """Consume and publish until a signal comes; return what was done.
+    """Consume and publish until a signal comes; return the counts.
 
     Raises:
         CliError: it could not be done.
@@ -252,7 +252,7 @@ class Forwarder:
             await producer.close(grace=0)
 
     async def follow(self, consumer: Consumer, budget: ByteBudget) -> None:
-        """Forward what a consumer receives until it is closed, some batches at a time.
+        """Forward the messages of a consumer until it is closed, some batches at a time.
 
         Raises:
             NsqError: no nsqd lets this consumer in.
@@ -283,7 +283,7 @@ class Forwarder:
         budget.grow()
 
     async def _choose(self, message: Message) -> bytes | None:
-        """Return what to publish; None for a message that has its answer."""
+        """Return the body to publish; None for a message that has its answer."""
         plan = self._plan
         body: bytes | None = message.body
         try:
@@ -345,7 +345,7 @@ class Forwarder:
     async def _publish_to(
         self, host: str, topic: str, bodies: list[bytes]
     ) -> tuple[int, NsqError | None]:
-        """Return how many of the messages, from the first on, are published; and what failed."""
+        """Return how many of the first messages are published, and the error of the next."""
         try:
             return await self._producers[host].publish_many(topic, bodies), None
         except PublishError as error:

@@ -49,7 +49,7 @@ class Bounds:
     critical: float
 
     def judge(self, value: float) -> Status:
-        """Return what a value means."""
+        """Return the state that a value stands for."""
         if value > self.critical:
             return Status.CRITICAL
         return Status.WARNING if value > self.warning else Status.OK
@@ -68,7 +68,7 @@ class Verdict:
         self.problems.append((status, text))
 
     def texts(self) -> list[str]:
-        """Return what is wrong, the worst first."""
+        """Return the problems, the worst first."""
         ordered = sorted(self.problems, key=lambda each: -each[0])
         return [text for _, text in ordered]
 

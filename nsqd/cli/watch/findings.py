@@ -1,4 +1,4 @@
-"""The rules of `nsq doctor`: from what was seen of a cluster to what is wrong with it."""
+"""The rules of `nsq doctor`: from the figures of a cluster to its problems."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Facts:
-    """What was seen; the lists about nodes are in the order of `stats`."""
+    """The figures of a cluster; the lists about nodes are in the order of `stats`."""
 
     now_s: float = 0.0
     lookupds: Sequence[Outcome] = ()  # of GET /nodes
@@ -140,7 +140,7 @@ def _certificates(facts: Facts) -> Iterator[Finding]:
 
 
 def _queues(facts: Facts) -> Iterator[Finding]:
-    """Messages that nobody reads, and those that are held back."""
+    """Messages without a consumer, and those that are held back."""
     for topic, channel, entry in _each_queue(facts.stats):
         name = f"{topic}/{channel}" if channel else topic
         depth = int(entry["depth"])

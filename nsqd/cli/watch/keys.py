@@ -28,7 +28,7 @@ _READ_BYTES: Final = 256
 
 
 def read_keys(data: bytes) -> Iterator[str]:
-    """Yield the keys in what was read; sequences that have no name here are left out."""
+    """Yield the keys in the bytes read; sequences that have no name here are left out."""
     while data:
         sequence = next((each for each in _NAMES if data.startswith(each)), None)
         if sequence == b"\x1b" and data[1:2] in (b"[", b"O"):

@@ -53,7 +53,7 @@ class Row:
 
     @property
     def is_alarming(self) -> bool:
-        """Whether a channel grows that nobody reads."""
+        """Whether a channel grows that has no consumer."""
         is_unread = bool(self.key.channel) and not self.figures.values["client_count"]
         return is_unread and self.is_growing
 
@@ -74,7 +74,7 @@ class Row:
 
 @dataclass(slots=True)
 class History:
-    """What is known of the queues from one moment to the next."""
+    """The figures of the queues at one moment, and their rates since the one before."""
 
     is_by_node: bool = False
     _before: dict[Key, Figures] = field(default_factory=dict)

@@ -60,7 +60,7 @@ async def _run(options: argparse.Namespace) -> int:
 
 
 class Top:
-    """One run: what was seen of the cluster last, and the view of it."""
+    """One run of `nsq top`: the last answers of the nodes, and the view of them."""
 
     def __init__(self, options: argparse.Namespace, target: Target, cluster: Cluster) -> None:
         """Prepare; `show` or `report` asks the nodes."""
@@ -184,7 +184,7 @@ class Top:
             await asyncio.gather(looking, stopping, return_exceptions=True)
 
     async def _look(self) -> None:
-        """Ask the nodes; keep what is known if none answers any more."""
+        """Ask the nodes; keep the last answers if none answers any more."""
         try:
             self._nodes = await self._cluster.find_nodes()
             stats = await self._cluster.find_stats(self._nodes)
@@ -223,7 +223,7 @@ class Top:
             redraw()
 
     async def _change(self, order: Order) -> str:
-        """Make a change on all nodes that have the queue; say what became of it."""
+        """Make a change on all nodes that have the queue; show the result."""
         key = order.key
         kind = "channel" if key.channel else "topic"
         query = {"topic": key.topic, **({"channel": key.channel} if key.channel else {})}

@@ -1,4 +1,4 @@
-"""View: what `nsq top` shows, and what the keys do to it. No terminal here.
+"""View: the rows and order that `nsq top` shows, changed by keys. No terminal here.
 
     s sort   / filter   up, down, j, k select   p pause   u unpause   e empty   q quit
 
@@ -27,7 +27,7 @@ _MAX_FILTER: Final = 64
 
 
 class Mode(enum.Enum):
-    """What the next key means."""
+    """The list, or a question that the next key answers."""
 
     LIST = enum.auto()
     FILTER = enum.auto()

@@ -9,27 +9,30 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent import futures
 from types import TracebackType
-from typing import Final, Self, Unpack
+from typing import TYPE_CHECKING, Final, Self, Unpack
 
+from nsqd.client.address import Address
 from nsqd.client.consume.backoff import BackoffPolicy
 from nsqd.client.consume.dead_letters import DeadLetters, OnGiveUp
 from nsqd.client.consume.handlers import Handler, in_threads, is_async, work
 from nsqd.client.consume.inbox import Inbox
 from nsqd.client.consume.message import Batch, Message, RequeueDelays
 from nsqd.client.consume.session import Session
-from nsqd.client.discovery import Discovery
 from nsqd.client.errors import ClosedError
-from nsqd.client.settings import Address, ConnectionOptions, Settings
+from nsqd.client.settings import ConnectionOptions, Settings
 from nsqd.client.stats import ConsumerStats, Observer
 from nsqd.protocol.names import is_valid_channel_name, is_valid_topic_name
+
+if TYPE_CHECKING:
+    from nsqd.client.discovery import Discovery
 
 _DEFAULT_BACKOFF: Final = BackoffPolicy()
 
 
 class Consumer:
-    """Messages of one channel. `async with` connects, and at the end gives back what is left."""
+    """Messages of one channel. `async with` connects, and gives back messages at the end."""
 
     def __init__(
         self,
@@ -61,7 +64,7 @@ class Consumer:
                 coroutine function is awaited.
             dead_letter_topic: where messages that are given up are published before their FIN.
             auto_touch: whether messages that are being handled get more time by themselves.
-            backoff: None receives at full speed, whatever fails.
+            backoff: None receives at full speed, even if handlers fail.
             requeue_delay: seconds until a message comes again whose handler failed, times its
                 attempts, but no more than `max_requeue_delay`.
             options: the fields of Settings.
@@ -92,6 +95,9 @@ class Consumer:
         self._dead_letters = DeadLetters(dead_letter_topic, on_give_up, self._observer, options)
         self._discovery: Discovery | None = None
         if lookupd:
+            # Imported here: without an nsqlookupd the HTTP client would be loaded for nothing.
+            from nsqd.client.discovery import Discovery
+
             self._discovery = Discovery(
                 lookupd, topic, interval_s=lookupd_interval, observer=self._observer
             )
@@ -155,7 +161,7 @@ class Consumer:
             self._session.flow.set_max_in_flight(count)
 
     def is_starved(self, share: float = 0.85) -> bool:
-        """Say whether an nsqd has sent most of what it may: it waits for answers.
+        """Say whether an nsqd has sent most of its RDY count: it waits for answers.
 
         A program that answers many messages together does so now at the latest.
         """
@@ -229,7 +235,7 @@ class Consumer:
             self.start()
         session = self._started()
         loop = asyncio.get_running_loop()
-        pool = None if is_async(handler) else ThreadPoolExecutor(concurrency, "nsqd.client")
+        pool = None if is_async(handler) else futures.ThreadPoolExecutor(concurrency, "nsqd.client")
         handle = handler if pool is None else in_threads(handler, pool)
         stop = asyncio.Event()
         for number in signals:

@@ -1,4 +1,4 @@
-"""DeadLetters: messages that were delivered too often, and what becomes of them.
+"""DeadLetters: messages that were delivered too often, and where they go.
 
 Nothing is finished before the callback has returned, or before an nsqd has accepted the message in
 the dead-letter topic. If either fails the message is requeued, and comes again.
@@ -10,12 +10,14 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from nsqd.client.consume.message import Message
-from nsqd.client.publish.producer import Producer
 from nsqd.client.settings import ConnectionOptions
 from nsqd.client.stats import Observer
+
+if TYPE_CHECKING:
+    from nsqd.client.publish.producer import Producer
 
 _logger = logging.getLogger("nsqd.client")
 
@@ -48,7 +50,7 @@ class DeadLetters:
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Cancel what is under way: those messages are requeued."""
+        """Cancel the publishes under way: their messages are requeued."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -84,6 +86,9 @@ class DeadLetters:
 
     async def _ensure_producer(self, nsqd: str) -> Producer:
         if nsqd not in self._producers:
+            # Imported here: most consumers never give a message up.
+            from nsqd.client.publish.producer import Producer
+
             producer = Producer(nsqd, observer=self._observer, **self._options)
             await producer.start()
             self._producers[nsqd] = producer

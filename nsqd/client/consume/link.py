@@ -12,6 +12,7 @@ import logging
 import ssl
 from typing import Final, Protocol
 
+from nsqd.client.address import Address
 from nsqd.client.connection import Connection, connect
 from nsqd.client.consume.message import (
     ANSWERED,
@@ -24,7 +25,7 @@ from nsqd.client.consume.message import (
 )
 from nsqd.client.errors import AuthError, ConnectError, NsqError
 from nsqd.client.pauses import Pauses
-from nsqd.client.settings import Address, Settings
+from nsqd.client.settings import Settings
 from nsqd.protocol import client_wire as wire
 
 _logger = logging.getLogger("nsqd.client")
@@ -100,7 +101,7 @@ class Link:
         self.missed_polls = 0
         # Whether nsqlookupd told of it: other nsqds are called for ever.
         self.is_found = False
-        # What nsqd has in flight here, by id.
+        # Messages that nsqd has in flight here, by id.
         self.in_flight: dict[bytes, Message] = {}
         self._settings = settings
         self._owner = owner
@@ -187,7 +188,7 @@ class Link:
         """Do nothing: answers are small, and bounded by RDY."""
 
     def connection_lost(self, reason: str) -> None:
-        """Give up what was in flight: nsqd delivers it again."""
+        """Give up the messages in flight: nsqd delivers them again."""
         self._connection = None
         if self.state is not LinkState.CLOSING:
             self.state = LinkState.DOWN
@@ -267,7 +268,7 @@ class Link:
                 self.touch(message)
 
     def begin_close(self) -> None:
-        """Have nsqd send nothing any more, and give back what was not handed out."""
+        """Have nsqd send nothing any more, and give back the messages not handed out."""
         if self.state is LinkState.SUBSCRIBED and self._connection is not None:
             self._connection.write(wire.CLS)
         elif not self._close_wait.done():
@@ -295,7 +296,7 @@ class Link:
             async with asyncio.timeout(_FAREWELL_S):
                 await asyncio.shield(self._close_wait)
         except TimeoutError:
-            pass  # nsqd does not answer: what can be sent is sent below.
+            pass  # nsqd does not answer; the requeues below are sent all the same.
         self.return_buffered()
         self.return_handed()
         self.flush()

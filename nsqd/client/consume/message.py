@@ -1,4 +1,4 @@
-"""Message: what a consumer hands out, to be answered once: finished or requeued.
+"""Message: handed out by a consumer, to be answered once: finished or requeued.
 
 The answers are plain calls, because nsqd confirms none of them; they leave together at the end of
 the loop's turn.
@@ -44,7 +44,7 @@ class Requeue(Exception):  # noqa: N818 - raised by handlers as a request, not a
 
 
 class MessageState(enum.Enum):
-    """What became of a delivery."""
+    """The answer to a delivery."""
 
     BUFFERED = enum.auto()  # it waits to be handed out
     HANDED = enum.auto()

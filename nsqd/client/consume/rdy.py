@@ -23,7 +23,7 @@ def share(total: int, caps: Sequence[int]) -> list[int]:
     """
     shares = [0] * len(caps)
     left_count = len(caps)
-    # The lowest caps first: what they cannot take goes to the others.
+    # The lowest caps first: the rest goes to the others.
     for index in sorted(range(len(caps)), key=caps.__getitem__):
         shares[index] = min(caps[index], total // left_count)
         total -= shares[index]

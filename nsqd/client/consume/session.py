@@ -7,18 +7,21 @@ import logging
 import ssl
 from collections.abc import Coroutine
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from nsqd.client.address import Address
 from nsqd.client.consume.backoff import BackoffPolicy
 from nsqd.client.consume.dead_letters import DeadLetters
 from nsqd.client.consume.flow import Flow
 from nsqd.client.consume.inbox import Inbox
 from nsqd.client.consume.link import Link, LinkState
 from nsqd.client.consume.message import Message, RequeueDelays
-from nsqd.client.discovery import Discovery
 from nsqd.client.errors import AuthError, NegotiationError, NsqError, TlsError
-from nsqd.client.settings import Address, Settings
+from nsqd.client.settings import Settings
 from nsqd.client.stats import ConsumerStats, Observer
+
+if TYPE_CHECKING:
+    from nsqd.client.discovery import Discovery
 
 _logger = logging.getLogger("nsqd.client")
 

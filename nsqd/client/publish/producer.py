@@ -1,4 +1,4 @@
-"""Producer: publish messages and know what became of each.
+"""Producer: publish messages and know the result of each.
 
 Concurrent calls become one command: messages wait in a `PublishQueue`, `Sender`s take batches of
 them. With `spread="all"` there is a queue for each nsqd, otherwise one for all.
@@ -13,9 +13,9 @@ from dataclasses import replace
 from datetime import timedelta
 from itertools import islice
 from types import TracebackType
-from typing import Final, Literal, Self, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias, Unpack
 
-from nsqd.client.discovery import Discovery
+from nsqd.client.address import Address
 from nsqd.client.errors import (
     ClosedError,
     PublishError,
@@ -26,8 +26,12 @@ from nsqd.client.errors import (
 from nsqd.client.publish.batch import Batch
 from nsqd.client.publish.queue import Bounds, PublishQueue
 from nsqd.client.publish.sender import Sender
-from nsqd.client.settings import Address, ConnectionOptions, Settings
+from nsqd.client.settings import ConnectionOptions, Settings
 from nsqd.client.stats import Observer, ProducerStats
+from nsqd.protocol.client_wire import cut
+
+if TYPE_CHECKING:
+    from nsqd.client.discovery import Discovery
 
 Spread: TypeAlias = Literal["failover", "round-robin", "all"]
 Bodies: TypeAlias = Iterable[bytes] | AsyncIterable[bytes]
@@ -87,7 +91,12 @@ class Producer:
         self._bounds = bounds or Bounds()
         self._observer = observer or Observer()
         self._context = self._settings.tls.make_context() if self._settings.tls else None
-        self._discovery = Discovery(lookupd, None, observer=self._observer) if lookupd else None
+        self._discovery: Discovery | None = None
+        if lookupd:
+            # Imported here: without an nsqlookupd the HTTP client would be loaded for nothing.
+            from nsqd.client.discovery import Discovery
+
+            self._discovery = Discovery(lookupd, None, observer=self._observer)
         self._stats = ProducerStats()
         self._senders: dict[Sender, asyncio.Task[None]] = {}
         self._queues: list[PublishQueue] = []
@@ -342,7 +351,7 @@ class Producer:
     # Sending.
 
     def _wake(self) -> None:
-        """Have the senders take what waits, at the end of this turn of the loop."""
+        """Have the senders take the waiting messages, at the end of this turn of the loop."""
         assert self._loop is not None
         if self._linger_s:
             self._loop.call_later(self._linger_s, self._send_waiting)
@@ -446,29 +455,13 @@ async def _cut(bodies: Bodies, bounds: Bounds) -> AsyncIterator[list[bytes]]:
         async for body in bodies:
             chunk.append(body)
             if len(chunk) >= bounds.max_batch_count:
-                for piece in _cut_bytes(chunk, bounds.max_batch_bytes):
+                for piece in cut(chunk, bounds.max_batch_bytes):
                     yield piece
                 chunk = []
-        for piece in _cut_bytes(chunk, bounds.max_batch_bytes):
+        for piece in cut(chunk, bounds.max_batch_bytes):
             yield piece
         return
     iterator = iter(bodies)
     while chunk := list(islice(iterator, bounds.max_batch_count)):
-        for piece in _cut_bytes(chunk, bounds.max_batch_bytes):
+        for piece in cut(chunk, bounds.max_batch_bytes):
             yield piece
-
-
-def _cut_bytes(chunk: list[bytes], max_bytes: int) -> Iterable[list[bytes]]:
-    if sum(map(len, chunk)) <= max_bytes:
-        if chunk:
-            yield chunk
-        return
-    piece: list[bytes] = []
-    size = 0
-    for body in chunk:
-        if piece and size + len(body) > max_bytes:
-            yield piece
-            piece, size = [], 0
-        piece.append(body)
-        size += len(body)
-    yield piece

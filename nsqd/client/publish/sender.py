@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from nsqd.client.address import Address
 from nsqd.client.connection import Connection, connect
 from nsqd.client.errors import (
     AuthError,
@@ -30,7 +31,7 @@ from nsqd.client.errors import (
 from nsqd.client.pauses import Pauses
 from nsqd.client.publish.batch import Batch, mpub_bytes
 from nsqd.client.publish.queue import PublishQueue
-from nsqd.client.settings import Address, Settings
+from nsqd.client.settings import Settings
 from nsqd.client.stats import Observer, ProducerStats
 from nsqd.protocol.client_wire import OK, RawMessage
 
@@ -81,6 +82,7 @@ class Sender:
         self._context = context
         self._turn = 0
         self._connection: Connection | None = None
+        self._nsqd = ""  # the address of the last connection
         self._unanswered: deque[Batch] = deque()
         self._pauses = Pauses()
         # Set when the connection has ended; there is one whenever `_connection` is not None.
@@ -126,7 +128,7 @@ class Sender:
             await asyncio.sleep(self._pauses.next_s(lived_s))
 
     def send_waiting(self) -> None:
-        """Send what waits, as far as the window allows."""
+        """Send the waiting messages, as far as the window allows."""
         while self.can_send:
             batch = self._queue.take()
             if batch is None:
@@ -165,6 +167,8 @@ class Sender:
             return
         self._pauses.reset()
         self._stats.published += len(batch.bodies)
+        if self._nsqd not in self._stats.nodes:
+            self._stats.nodes |= {self._nsqd}
         self._queue.settle(batch)
         if self._queue.has_waiting:
             self.send_waiting()
@@ -191,6 +195,7 @@ class Sender:
         if connection.is_lost:
             raise ConnectError(f"{address}: {self._lost.result()}")
         self._connection = connection
+        self._nsqd = str(address)
         self.last_error = None
         self._lasting_count = 0
         self._stats.connects += 1
@@ -244,7 +249,7 @@ class Sender:
         self._queue.put_back([*again, *behind])
 
     def _find_retry(self, batch: Batch, text: str) -> list[Batch]:
-        """Settle a refused batch; return what of it is to be sent again."""
+        """Settle a refused batch; return the part of it that is to be sent again."""
         batch.sent_count -= 1
         batch.lost_count = 0
         too_big = _TOO_BIG.search(text)

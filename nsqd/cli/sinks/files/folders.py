@@ -19,7 +19,7 @@ from nsqd.cli.sinks.files.output_file import OutputFile, sync_directory
 
 _COPY_BYTES: Final = 1 << 20
 _PART: Final = ".part"
-# What a file system says that has no hard links, or not from there.
+# The errors of a file system that has no hard links, or none between file systems.
 _NO_LINK: Final = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK)
 
 
@@ -47,7 +47,7 @@ class Folders:
         """
         for path in dict.fromkeys((self.output_dir, self.work_dir)):
             os.makedirs(path, 0o770, exist_ok=True)
-            with contextlib.suppress(PermissionError):  # Somebody else's: it was there before.
+            with contextlib.suppress(PermissionError):  # A parent of another user.
                 sync_directory(os.path.dirname(os.path.abspath(path)))
             if not os.access(path, os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
@@ -81,11 +81,11 @@ class Folders:
         except FileExistsError:
             return None
         try:
-            # Others may append too, but nobody adopts or cuts a file that is in use.
+            # A shared lock: other processes may append too, but none adopts or cuts the file.
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
             if not is_named(fd, path):
                 os.close(fd)
-                return None  # Somebody has adopted it before it was locked.
+                return None  # Another process has adopted it before it was locked.
             directories = _directories_up(path, self.work_dir)
             return OutputFile(fd, path, gzip_level=self.gzip_level, directories=directories)
         except BlockingIOError:

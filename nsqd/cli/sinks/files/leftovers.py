@@ -99,10 +99,10 @@ def find_gzip_end(fd: int) -> int:
                     whole = position - len(data)
                     member = zlib.decompressobj(_GZIP_WINDOW)
         while not member.eof and member.decompress(b"", _MAX_OUTPUT_BYTES):
-            pass  # The end of the last one is behind what it still had to give.
+            pass  # The last member ends beyond the bytes that are there.
         whole = position if member.eof else whole
     except zlib.error:
-        pass  # What follows the last whole member is not one.
+        pass  # The bytes after the last whole member are not one.
     return whole
 
 

@@ -29,7 +29,7 @@ class FileNames:
     template: str
     datetime_format: str = "%Y-%m-%d_%H"
     is_utc: bool = False
-    # What the names of all processes match, whatever their time and revision.
+    # Matches the file names of all processes, of any time and revision.
     pattern: re.Pattern[str] = re.compile("")
     # The last answer: names are asked for with each batch, and change with the second.
     _second: int = field(default=-1, init=False)
@@ -47,7 +47,7 @@ class FileNames:
         is_gzip: bool = False,
         is_utc: bool = False,
     ) -> FileNames:
-        """Fill in what does not change.
+        """Fill in the parts that do not change.
 
         Raises:
             ValueError: <REV> is missing where it is needed, or the name leaves its directory.

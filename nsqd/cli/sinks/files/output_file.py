@@ -84,7 +84,7 @@ class OutputFile:
             self._append(rest)
 
     def sync(self, end: int) -> None:
-        """Make certain what stands before `end`: the file, then the directories of its name.
+        """Sync the bytes before `end`: the file, then the directories of its name.
 
         Raises:
             OSError: it is not certain.
@@ -96,7 +96,7 @@ class OutputFile:
         self.synced_end = max(self.synced_end, end)
 
     def cut_back(self) -> None:
-        """Remove what is not certain; what cannot be removed ends with a line of its own.
+        """Cut the bytes that are not synced; where others append too, end their line instead.
 
         Raises:
             OSError: the file is of no more use.

@@ -51,7 +51,7 @@ class FilePlan:
 
 @dataclass(slots=True)
 class FileReport:
-    """What was done, over all topics, and who wants to hear of it."""
+    """Counts over all topics, and the listener to events."""
 
     note: Callable[[str], None]
     # Called with the path of a file that is closed, synced, and where it belongs.
@@ -85,7 +85,7 @@ class TopicWriter:
         budget: ByteBudget,
         executor: Executor,
     ) -> None:
-        """Args: executor: runs what may block."""
+        """Args: executor: runs the calls that may block."""
         self._consumer = consumer
         self._names = names
         self._folders = folders
@@ -116,7 +116,7 @@ class TopicWriter:
         self._events.put_nowait(_Event.CLOSE)
 
     async def run(self) -> None:
-        """Write what the consumer receives, until it is closed.
+        """Write the messages of the consumer, until it is closed.
 
         Raises:
             CliError: the disk is full, and that is to end it.
@@ -259,7 +259,7 @@ class TopicWriter:
         self._report.note(f"opening {file.path}")
 
     async def _close(self) -> None:
-        """Sync, finish, close and move the file; what fails is left to `_recover`."""
+        """Sync, finish, close and move the file; failures are left to `_recover`."""
         await self._wait_for_sync()
         file = self._file
         if file is None:
@@ -291,7 +291,7 @@ class TopicWriter:
         return is_due or self._consumer.is_starved(_GROUP_SHARE)
 
     async def _begin_sync(self) -> None:
-        """Begin to make certain what was written so far; messages may be written meanwhile."""
+        """Begin a sync of the bytes written so far; messages may be written meanwhile."""
         file = self._file
         assert file is not None
         assert self._syncing is None
@@ -306,7 +306,7 @@ class TopicWriter:
             await self._end_sync()
 
     async def _end_sync(self) -> None:
-        """Finish what a sync has covered, if one has ended and this was not done before."""
+        """Finish the messages that an ended sync has covered, once."""
         if self._syncing is None or not self._syncing.done():
             return
         self._syncing.result()
@@ -327,7 +327,7 @@ class TopicWriter:
             await self._recover(error)
 
     async def _recover(self, failure: OSError) -> None:
-        """Give back what is not certain, and try again after a pause."""
+        """Give back the messages that are not synced, and try again after a pause."""
         if self._syncing is not None:
             await asyncio.wait([self._syncing])
             if self._syncing.exception() is None:
@@ -349,7 +349,7 @@ class TopicWriter:
             )
 
     async def _cut_back(self, file: OutputFile, *, is_lost: bool) -> None:
-        """Cut a file back to what is certain. After a sync that failed it is not used again."""
+        """Cut a file back to its synced bytes. After a sync that failed it is not used again."""
         try:
             await self._in_thread(file.cut_back)
         except OSError as error:

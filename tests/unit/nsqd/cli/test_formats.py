@@ -6,7 +6,7 @@ import json
 import pytest
 
 from nsqd.cli import formats
-from nsqd.cli.messages.pub import open_envelope
+from nsqd.cli.messages.pieces import open_envelope
 from nsqd.cli.output import CliError
 from tests.support.client_messages import make_message
 

@@ -1,5 +1,6 @@
 """The command itself: help, mistakes, imports."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -65,6 +66,36 @@ def test_small_commands_import_little(argv: list[str]) -> None:
 
     loaded = set(done.stderr.split())
     assert not loaded & {"rich", "asyncio", "uvloop", "nsqd.client", "nsqd.broker.topic"}
+
+
+SLOW = {"asyncio", "ssl", "dataclasses", "snappy", "httptools", "shutil", "encodings.idna"}
+
+
+def test_a_tail_loads_no_more_than_it_needs() -> None:
+    argv = ["tail", "t", "-n", "1", "--wait", "0.1", "-a", "127.0.0.1:1", "--no-context"]
+    done = subprocess.run(
+        [sys.executable, "-c", LIST.format(argv)], capture_output=True, text=True, check=True
+    )
+
+    assert not set(done.stderr.split()) & {"snappy", "httptools", "diskqueue.queue", "tomllib"}
+
+
+def test_the_express_loads_no_event_loop() -> None:
+    program = "import sys, nsqd.cli.main, nsqd.cli.messages.pub; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert not set(done.stdout.split()) & {*SLOW, "inspect", "difflib", "pathlib", "logging"}
+
+
+@pytest.mark.parametrize("package", ["diskqueue", "nsqd.client"])
+def test_names_that_are_imported_late_are_there(package: str) -> None:
+    module = importlib.import_module(package)
+
+    assert {type(getattr(module, name)).__name__ for name in module.__all__} >= {"type"}
+    with pytest.raises(AttributeError):
+        module.no_such_name  # noqa: B018 - that is the point
 
 
 def test_the_daemon_loads_neither_client_nor_commands_nor_rich() -> None:

@@ -2,9 +2,9 @@
 
 import pytest
 
+from nsqd.client.address import Address
 from nsqd.client.discovery import lookupd_url, read_producers
 from nsqd.client.errors import DiscoveryError
-from nsqd.client.settings import Address
 
 PRODUCER = {"broadcast_address": "10.0.0.1", "tcp_port": 4150, "http_port": 4151}
 

@@ -56,7 +56,7 @@ def test_the_editor_opens_the_file(
     assert contexts.load().contexts["a"] == Context(nsqd=("x",))
     assert main(["context", "edit"]) == 1  # the same table twice
     monkeypatch.setenv("EDITOR", "/no/such/editor")
-    contexts.path_of_file().unlink()
+    Path(contexts.path_of_file()).unlink()
     assert main(["context", "edit"]) == 1
     assert "set EDITOR" in capsys.readouterr().err
 

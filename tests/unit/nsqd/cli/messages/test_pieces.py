@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from nsqd.cli.messages.pub import Splitter, Unframer, fill_template, open_envelope
+from nsqd.cli.messages.pieces import Splitter, Unframer, fill_template, open_envelope
 from nsqd.cli.output import CliError
 
 
