@@ -79,7 +79,7 @@ class FsyncTarget:
             if state.is_suspect:
                 _rewrite(self.path, state.synced_end, self.size_bytes)
                 if checksums is not None:
-                    _rewrite(checksums.path, checksums.synced_size, self.checksums_size)
+                    _rewrite_if_there(checksums.path, checksums.synced_size, self.checksums_size)
             elif self.fd >= 0 and self.checksums_fd >= 0:
                 fsync_both(self.fd, self.checksums_fd)
             elif self.fd >= 0 and checksums is None:
@@ -87,7 +87,7 @@ class FsyncTarget:
             else:
                 _rewrite(self.path, 0, 0)
                 if checksums is not None:
-                    _rewrite(checksums.path, 0, 0)
+                    _rewrite_if_there(checksums.path, 0, 0)
         except OSError:
             state.is_suspect = True
             raise
@@ -343,6 +343,10 @@ class Writer:
                 os.close(self._fd)
                 self._fd = -1
             self.release(segment)
+            if segment.checksums is not None:
+                # Its file goes with the segment's, and the next append makes a new one.
+                segment.checksums.close()
+                segment.checksums = None
             if _remove(segment, self.path_of(segment), self._logger):
                 segment.exists = False
                 return
@@ -665,6 +669,15 @@ def _rewrite(path: str, start: int, end: int) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def _rewrite_if_there(checksum_path: str, start: int, end: int) -> None:
+    """Write a checksum file over itself. Without it the records are durable, and have no checksum.
+
+    An operator may have removed it; a sync that fails for that would fail for ever.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        _rewrite(checksum_path, start, end)
 
 
 def _copy(path: str, start: int, end: int, target_fd: int) -> int:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from diskqueue import DiskQueue, QueueClosedError
+from diskqueue import DiskQueue, QueueClosedError, layout
+from diskqueue.tools.check import check_queue
 from tests.unit.diskqueue.queue_files import (
     RECORD_BYTES,
     consume,
@@ -183,3 +184,36 @@ def test_undo_of_nothing_is_harmless(tmp_path: Path) -> None:
     queue.close()
     with pytest.raises(QueueClosedError):
         queue.undo_append([RECORD_BYTES])
+
+
+def test_checksums_are_beside_what_comes_after_an_undone_first_append(tmp_path: Path) -> None:
+    queue = DiskQueue(tmp_path, "t", has_checksums=True)
+    data, lengths = frame_all([payload(5)])
+    queue.append(data, lengths)
+    queue.undo_append(lengths)
+
+    queue.put([payload(0)])
+
+    [crc] = tmp_path.glob("*.crc")
+    assert crc.stat().st_size > 0
+    queue.close()
+    assert not check_queue(str(tmp_path), layout.find_queue_files(str(tmp_path), "t")).damage
+
+
+def test_sync_does_without_a_checksum_file_that_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = DiskQueue(tmp_path, "t", has_checksums=True)
+    queue.put([payload(0)])
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(OSError, match="Input/output"):
+            queue.sync()
+    for crc in tmp_path.glob("*.crc"):
+        crc.unlink()
+
+    queue.sync()
+
+    assert queue.unsynced_count == 0
+    queue.close()
+    assert numbers(drain(open_queue(tmp_path))) == [0]
