@@ -291,7 +291,7 @@ class CommandParser(_Chunks):
         if end < 0:
             have = len(data) - position
             if have >= MAX_LINE_BYTES:
-                raise LineTooLongError
+                raise LineTooLongError(f"a line of more than {MAX_LINE_BYTES} bytes")
             raise _Incomplete(have + 1)
         line_end = end - 1 if end > position and data[end - 1] == 13 else end
         words = data[position:line_end].split(b" ")

@@ -517,7 +517,7 @@ class V2Connection(asyncio.Protocol):
             case TlsEndedError():
                 self.eof_received()
             case LineTooLongError() | CompressionError() | SSLError():
-                logger.warning("client(%s) - %r", self.remote_address, error)
+                logger.warning("client(%s) - %s, closing", self.remote_address, error)
                 self.server.counts.failures[Failure.PROTOCOL] += 1
                 self._end(Phase.FAILED)  # without an error frame, as nsqd does
                 self._go_on_when_replied()
