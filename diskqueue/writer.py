@@ -2,7 +2,7 @@
 
 `DiskQueue` owns the one `Writer` of a queue. The write position is `SegmentState.end`, and every
 write names its offset. The rest of a failed write is cut off: at once, or if the disk does not let
-it, before the next write to that file, and at the latest by the sync that covers the segment.
+it, before the next write to that file, by a sync once the segment is complete, and by a close.
 """
 
 import contextlib
@@ -284,8 +284,10 @@ class Writer:
         """
         segment = self.segment
         checksums = segment.checksums
-        if checksums is not None and copy is not None:
-            checksums.has_rest |= copy.has_rest
+        if checksums is not None and copy is not None and copy.has_rest:
+            checksums.has_rest = True
+            # Only the job may know it, if the file was not open before.
+            checksums.set_end(copy.size_bytes, copy.size_bytes)
         if segment.rest is None and (checksums is None or not checksums.has_rest):
             return
         if self._fd >= 0:
@@ -494,10 +496,14 @@ class Writer:
                 self.release(target.state)
 
     def close(self) -> None:
-        """Close all descriptors; a job under way is cancelled."""
+        """Close all descriptors; a job under way is cancelled.
+
+        The rest of a failed append is cut off, or the next start would take it for an append.
+        """
         if self.job is not None:
             self.job.cancel()
             self.job = None
+        _cut_rest(self.segment, self.path_of(self.segment), self._logger)
         for segment in list(self.dirty):
             self.release(segment)
         if self._fd >= 0:

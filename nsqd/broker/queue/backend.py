@@ -222,6 +222,8 @@ class DiskBackend:
             timeout_s=settings.sync_timeout_s,
             is_group_commit=self._receipts.needs_sync,
         )
+        # The last deletion, None for a queue that stays.
+        self._deletion: Receipt | None = None
         # Tries a deletion again that has failed.
         self._retry = Retry(scheduler, rules.full_sync_delay_s)
         self._schedule = SyncSchedule(
@@ -406,13 +408,14 @@ class DiskBackend:
         """
         self._retry.cancel()
         self._leaving[self._name] = self
-        receipt = Receipt(1)
+        receipt = self._deletion = Receipt(1)
         self.empty().when_done(partial(self._finish_delete, receipt))
         return receipt
 
     def stay(self) -> None:
         """Be the backend of a new queue of the same name: the old one was being deleted."""
         self._retry.cancel()
+        self._deletion = None
         del self._leaving[self._name]
         self._queue.generation.end()
 
@@ -425,8 +428,11 @@ class DiskBackend:
         self._queue.delete()
 
     def _finish_delete(self, receipt: Receipt, error: OSError | None) -> None:
-        """Remove the files that are left, few and small, unless they are those of a new queue."""
-        if self._leaving.get(self._name) is not self:
+        """Remove the files that are left, few and small.
+
+        Not those of a new queue, nor those that a later deletion has yet to empty.
+        """
+        if receipt is not self._deletion:
             receipt.settle(error)
             return
         was_there = False

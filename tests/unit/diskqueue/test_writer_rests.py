@@ -240,3 +240,35 @@ def test_file_of_a_cancelled_append_that_cannot_be_removed_is_set_aside(
     assert (tmp_path / "t.diskqueue.000001.dat.bad").read_bytes() == records(51, 1)
     assert not find_damage(tmp_path)
     assert numbers(drain(open_queue(tmp_path))) == [0, 1, 2]
+
+
+def test_queue_is_closed_without_the_rest_of_a_failed_append(tmp_path: Path) -> None:
+    queue = open_queue(tmp_path)
+    queue.put([payload(0)])
+    queue.sync()
+    with sick_disk(".crc"), pytest.raises(OSError, match="Input/output"):
+        queue.put([payload(5)])
+
+    queue.close()
+
+    assert numbers(drain(open_queue(tmp_path))) == [0]
+
+
+@pytest.mark.parametrize("append", [append_at_once, append_aside])
+@pytest.mark.parametrize("is_new", [False, True])
+def test_first_append_to_a_segment_may_fail(
+    tmp_path: Path, append: Append, *, is_new: bool
+) -> None:
+    queue = open_queue(tmp_path)
+    if not is_new:
+        queue.put([payload(0)])
+        queue.close()
+        queue = open_queue(tmp_path)
+    with sick_disk(".crc", 8), pytest.raises(OSError, match="Input/output"):
+        append(queue, [payload(5)])
+
+    append(queue, [payload(1)])
+
+    queue.sync()
+    assert not find_damage(tmp_path)
+    assert numbers(drain(open_queue(tmp_path))) == [1] if is_new else [0, 1]

@@ -513,3 +513,29 @@ def test_a_deletion_is_done_when_the_directory_is_synced(tmp_path: Path) -> None
     rig.scheduler.settle()
 
     assert outcomes == [None]
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_two_deletions_at_a_time_are_both_done(tmp_path: Path, *, stays: bool) -> None:
+    rig = Rig(tmp_path)
+    leaving: dict[str, DiskBackend] = {}
+    rig.backend = DiskBackend(
+        *("t:c", disk_settings(tmp_path), rig.scheduler, rig.writes.append), leaving=leaving
+    )
+    rig.append(b"x")
+    rig.scheduler.holds_threads = True
+    outcomes: list[Exception | None] = []
+    rig.backend.delete().when_done(outcomes.append)
+    rig.scheduler.settle()
+
+    if stays:  # a new queue of the name
+        rig.backend.stay()
+        rig.append(b"new")
+    rig.backend.delete().when_done(outcomes.append)
+    while rig.scheduler.held_work:
+        rig.scheduler.finish_thread()
+        rig.scheduler.settle()
+
+    assert outcomes == [None, None]
+    assert leaving == {}
+    assert list(tmp_path.iterdir()) == []
