@@ -12,13 +12,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
 
-from nsqd.api.admin import await_receipt
 from nsqd.api.topics import disk_error, get_channel, get_topic, get_valid_topic_name
 from nsqd.broker.broker import Broker
 from nsqd.broker.errors import ClosedError, DepthLimitError
 from nsqd.broker.move import MoveSource, MoveTarget, find_target, group
 from nsqd.broker.queue.batch import Piece
-from nsqd.broker.queue.receipt import Receipt
 from nsqd.broker.topic import Topic
 from nsqd.http.arguments import get_argument, get_names, parse_count
 from nsqd.http.server import HttpError, Request, Response, Router
@@ -161,9 +159,10 @@ class Move:
         self._step_count = MAX_COUNT
         self._source = source
         self._find_targets = find_targets
-        # Published, and kept until their receipts are done.
-        self._unsynced: list[tuple[Piece, Receipt | None]] = []
+        # Pieces that are published and not yet durable, their bodies, and the end of that.
+        self._unsynced_count = 0
         self._unsynced_bytes = 0
+        self._settled = asyncio.Event()
 
     async def run(self, count: int) -> None:
         """Move up to so many messages from the front of the queue.
@@ -221,9 +220,27 @@ class Move:
             else:
                 self.refusal = _refusal(error)
             return False
-        self._unsynced.append((piece, receipt))
+        self._unsynced_count += 1
         self._unsynced_bytes += piece.body_bytes
+        if receipt is None:
+            self._end(piece, None)
+        else:
+            # Not after an `await`: a client that leaves has its call cancelled there.
+            receipt.when_done(partial(self._end, piece))
         return True
+
+    def _end(self, piece: Piece, error: Exception | None) -> None:
+        """Let the queue forget a published piece that is durable, or have it back."""
+        if error is None:
+            self._source.forget(piece)
+            self.moved_count += piece.count
+        else:
+            self._source.give_back(piece)
+            self.refusal = self.refusal or _refusal(error)
+        self._unsynced_count -= 1
+        self._unsynced_bytes -= piece.body_bytes
+        if not self._unsynced_count:
+            self._settled.set()
 
     def _keep(self, piece: Piece, reason: str) -> None:
         self._done_count += piece.count
@@ -234,17 +251,10 @@ class Move:
         self.kept_counts[reason] += piece.count
 
     async def _settle(self) -> None:
-        """Wait until the published messages are durable, and let their queue forget them."""
-        steps, self._unsynced = self._unsynced, []
-        self._unsynced_bytes = 0
-        for piece, receipt in steps:
-            error = None if receipt is None else await await_receipt(receipt)
-            if error is None:
-                self._source.forget(piece)
-                self.moved_count += piece.count
-            else:
-                self._source.give_back(piece)
-                self.refusal = self.refusal or _refusal(error)
+        """Wait until the published messages are durable, or back in their queue."""
+        if self._unsynced_count:
+            self._settled.clear()
+            await self._settled.wait()
 
 
 def _refusal(error: Exception) -> HttpError:

@@ -144,28 +144,33 @@ class MoveSource:
         """Take the messages with these ids, if they are among the first ones.
 
         Raises:
-            OSError: the disk cannot be read.
+            OSError: the disk cannot be read, and nothing was taken.
         """
-        found: list[Piece] = []
-        others: list[Piece] = []
+        taken: list[Piece] = []
         looked_at = 0
-        while looked_at < max_looked_at:
-            piece = self.take(max_looked_at - looked_at)
-            if piece is None:
-                break
-            looked_at += piece.count
+        try:
+            while looked_at < max_looked_at:
+                piece = self.take(max_looked_at - looked_at)
+                if piece is None:
+                    break
+                taken.append(piece)
+                looked_at += piece.count
+        except OSError:
+            for piece in reversed(taken):
+                self.give_back(piece)
+            raise
+        found: list[Piece] = []
+        for piece in reversed(taken):
             messages = piece.messages()
             wanted = [message for message in messages if message[0] in ids]
             if not wanted:
-                others.append(piece)
+                self.give_back(piece)
                 continue
             found.append(Piece.from_messages(wanted, piece.origin))
             rest = [message for message in messages if message[0] not in ids]
             if rest:
-                others.append(Piece.from_messages(rest, piece.origin))
-        for piece in reversed(others):
-            self.give_back(piece)
-        return found
+                self.give_back(Piece.from_messages(rest, piece.origin))
+        return found[::-1]
 
     def forget(self, piece: Piece) -> None:
         """Forget messages that are safe elsewhere, or not wanted any more."""

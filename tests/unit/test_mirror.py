@@ -66,7 +66,6 @@ ELSEWHERE = {
     "nsqd/api/console.py": "wire/test_console.py",
     "nsqd/api/config.py": "wire/test_http_api.py",
     "nsqd/api/limits.py": "wire/test_topic_limits.py",
-    "nsqd/api/move.py": "wire/test_move.py",
     "nsqd/api/peek.py": "wire/test_peek.py",
     "nsqd/api/publish.py": "wire/test_http_publish.py",
     "nsqd/api/router.py": "wire/test_http_api.py",

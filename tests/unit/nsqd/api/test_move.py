@@ -1,0 +1,76 @@
+"""Move: a client that leaves in the middle, and a disk that cannot be read."""
+
+import asyncio
+import errno
+from pathlib import Path
+
+import pytest
+
+from nsqd.api.move import Move
+from nsqd.broker.move import MoveSource, MoveTarget
+from nsqd.broker.queue.batch import Piece
+from nsqd.broker.queue.message_queue import MessageQueue
+from nsqd.broker.queue.receipt import Receipt
+from tests.support.broker_rig import BrokerRig
+
+BODIES = [b"%d" % number for number in range(10)]
+
+
+def make_rig(data_path: Path) -> tuple[BrokerRig, MoveSource]:
+    """Return a broker with messages on the disk of a channel, and the channel as a source."""
+    rig = BrokerRig(data_path, mem_queue_size=0)
+    channel = rig.channel()
+    rig.publish(*BODIES)
+    rig.advance(5)
+    return rig, MoveSource(rig.topic(), channel)
+
+
+@pytest.mark.parametrize("error", [None, OSError(errno.EIO, "Input/output error")])
+async def test_move_whose_client_leaves_ends_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError | None
+) -> None:
+    rig, source = make_rig(tmp_path)
+    target = MoveTarget(rig.topic("other"))
+    receipt = Receipt(1)
+    monkeypatch.setattr(MoveTarget, "publish", lambda self, piece: receipt)
+    move = Move(source, lambda ids: [target] * len(ids))
+    call = asyncio.ensure_future(move.run(len(BODIES)))
+    for _ in range(5):  # until it waits for the disk
+        await asyncio.sleep(0)
+
+    call.cancel()
+    await asyncio.wait([call])
+    receipt.settle(error)
+    rig.settle()
+
+    queue = rig.channel().queue
+    assert queue.backend.outstanding_count == (0 if error is None else len(BODIES))
+    assert queue.depth == (0 if error is None else len(BODIES))
+
+
+def test_chosen_messages_stay_if_others_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig, source = make_rig(tmp_path)
+    piece = source.take(2)
+    assert piece is not None
+    ids = piece.batch.ids(0, 2)
+    source.give_back(piece)
+
+    take = MessageQueue.take
+    pieces = [take(rig.channel().queue, 1, 1000)]  # and no other
+
+    def take_once(self: MessageQueue, max_count: int, max_bytes: int) -> Piece | None:
+        if not pieces:
+            raise OSError(errno.EIO, "Input/output error")
+        return pieces.pop()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MessageQueue, "take", take_once)
+        with pytest.raises(OSError, match="Input/output"):
+            source.take_by_id(ids, 100)
+
+    assert rig.channel().depth == len(BODIES)
+    found = source.take_by_id(ids, 100)
+    assert [body for each in found for body in each.batch.bodies] == BODIES[:2]
+    assert rig.channel().depth == len(BODIES) - 2
