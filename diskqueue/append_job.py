@@ -27,7 +27,6 @@ from itertools import accumulate
 
 from diskqueue import layout
 from diskqueue.checksums.file import ChecksumFile
-from diskqueue.checksums.marks import mark
 from diskqueue.segment import SegmentState
 
 # Buffers that one call writes; the kernel takes 1024.
@@ -223,8 +222,6 @@ class AppendJob:
                 placement.is_new = not segment.exists
             if placement.checksums is not None:
                 placement.checksums.open(is_new=placement.is_new)
-                if placement.is_new:
-                    mark(placement.fd, placement.checksums.fd)
             return True
 
 

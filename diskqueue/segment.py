@@ -68,6 +68,7 @@ class SegmentState:
         "found_end",
         "has_checksum_file",
         "is_dirty",
+        "is_marked",
         "is_suspect",
         "next",
         "number",
@@ -92,6 +93,9 @@ class SegmentState:
         # clean, so the next one must write these bytes again first.
         self.is_suspect = False
         self.synced_end = 0
+        # Its files have got their mark (`checksums.marks`). Those of an older process stay as they
+        # are.
+        self.is_marked = exists
         # Where the content ended when the queue was opened; readers may have seen all of it.
         self.found_end = end
         # A completed segment keeps its descriptor until it was fsynced, or -1: an error of the

@@ -224,6 +224,8 @@ class SyncJob:
             OSError: there is no such file.
         """
         assert self.metadata is not None
+        for target in self.targets:
+            target.mark()
         text = layout.format_metadata(self.metadata)
         return layout.write_aside(self.metadata_path, text, is_durable=False)
 

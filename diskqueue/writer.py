@@ -71,6 +71,7 @@ class FsyncTarget:
         """
         state = self.state
         checksums = self.checksums
+        self.mark()
         try:
             if state.rest is not None and state.next is not None:
                 with contextlib.suppress(FileNotFoundError):
@@ -96,6 +97,16 @@ class FsyncTarget:
         if checksums is not None:
             checksums.synced_size = self.checksums_size
             self.are_checksums_durable = True
+
+    def mark(self) -> None:
+        """Give a segment and its checksum file the same mark, once: metadata leads to it soon.
+
+        Not earlier: go-diskqueue begins with a segment that its metadata does not lead to, and
+        writes over the records that a kill has left there.
+        """
+        if self.checksums is not None and not self.state.is_marked:
+            self.state.is_marked = True
+            mark(self.path, self.checksums.path)
 
     def close(self) -> None:
         """Close the descriptors."""
@@ -572,8 +583,6 @@ class Writer:
                     os.unlink(path)
             raise
         if not segment.exists:
-            if checksums is not None:
-                mark(fd, checksums.fd)
             segment.exists = True
             self.has_new_files = True
         return fd

@@ -77,6 +77,23 @@ def test_segment_that_go_diskqueue_has_made_anew_is_delivered(tmp_path: Path) ->
     assert queue.checksum_failures.count == 0
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_records_that_go_diskqueue_has_written_over_others_are_delivered(
+    tmp_path: Path, count: int
+) -> None:
+    queue = open_queue(tmp_path)
+    queue.put([payload(0)])
+    # A kill before the first sync: without metadata go-diskqueue begins at the beginning.
+    with segment_path(tmp_path, 0).open("r+b") as file:
+        file.write(records(70, count))
+    write_metadata(tmp_path, f"{count}\n0,0\n0,{count * RECORD_BYTES}\n")
+
+    queue = open_queue(tmp_path)
+
+    assert numbers(drain(queue)) == list(range(70, 70 + count))
+    assert queue.checksum_failures.count == 0
+
+
 def test_records_that_go_diskqueue_has_appended_are_delivered(tmp_path: Path) -> None:
     path = write_queue(tmp_path)
     with path.open("ab") as file:
@@ -101,6 +118,7 @@ def test_checksum_file_of_a_new_segment_loses_the_mark_of_the_old_one(tmp_path: 
 def test_large_append_marks_each_new_segment(tmp_path: Path) -> None:
     queue = DiskQueue(tmp_path, "t", max_bytes_per_file=2 * RECORD_BYTES, has_checksums=True)
     queue.put([payload(number) for number in range(6)])
+    queue.sync()
 
     paths = [segment_path(tmp_path, number) for number in range(3)]
     assert len({os.getxattr(path, NAME) for path in paths}) == 3
