@@ -201,6 +201,14 @@ def parse_segment_name(file_name: str) -> tuple[str, int] | None:
     return match["name"], int(match["number"])
 
 
+def find_checked_name(file_name: str) -> str | None:
+    """Return the name of the segment in use whose checksum file has this name, else None."""
+    match = _FILE_NAME.fullmatch(file_name)
+    if match is None or match["bad"] or match["ending"] != "crc":
+        return None
+    return f"{file_name.removesuffix('.crc')}.dat"
+
+
 def parse_any_segment_name(file_name: str) -> tuple[str, int] | None:
     """Return the queue name and number if this names a segment, be it a `.bad` one, else None."""
     match = _FILE_NAME.fullmatch(file_name)

@@ -1,30 +1,36 @@
 """Pins: segment files that readers hold, even if the queue is done with them.
 
 A queue removes a segment when its records are finished, and renames one that is damaged. A file
-with a pin is opened before either, so that its bytes stay until the last pin on it is released; it
-costs room on the disk and a descriptor, and the queue never waits. A file that stays where it is
-costs nothing.
+with a pin is opened before either, and its checksum file with it, so that their bytes stay until
+the last pin is released; it costs room on the disk and two descriptors, and the queue never waits.
+Files that stay where they are cost nothing.
 
 The owner of the queue pins its segments. Threads that remove files call `keep` first, and any
 thread may open a pinned file.
 """
 
+import contextlib
 import logging
 import os
 import threading
+
+from diskqueue.checksums.marks import have_same_mark
+from diskqueue.layout import checksum_path
 
 _logger = logging.getLogger(__name__)
 
 
 class Pin:
-    """One reader's hold on one file, until `Pins.release`."""
+    """One reader's hold on one segment, until `Pins.release`."""
 
-    __slots__ = ("fd", "is_lost", "path")
+    __slots__ = ("checksums_fd", "fd", "is_lost", "path")
 
     def __init__(self, path: str) -> None:
         self.path = path
         # The file itself, once it has lost its name.
         self.fd = -1
+        # Its checksum file, likewise; it may have none.
+        self.checksums_fd = -1
         # It lost its name when the process had no descriptor left for it.
         self.is_lost = False
 
@@ -53,9 +59,10 @@ class Pins:
                 pins.discard(pin)
                 if not pins:
                     del self._by_path[pin.path]
-            if pin.fd >= 0:
-                os.close(pin.fd)
-                pin.fd = -1
+            for fd in (pin.fd, pin.checksums_fd):
+                if fd >= 0:
+                    os.close(fd)
+            pin.fd = pin.checksums_fd = -1
             pin.is_lost = True
 
     def keep(self, path: str) -> None:
@@ -76,6 +83,10 @@ class Pins:
                     _logger.warning(
                         "a reader loses a segment that is removed file=%s error=%s", path, error
                     )
+                else:
+                    # Without it the reader has the records, unverified.
+                    with contextlib.suppress(OSError):
+                        pin.checksums_fd = _open(checksum_path(path))
 
     def open(self, pin: Pin) -> int:
         """Return a new descriptor of a pinned file.
@@ -90,6 +101,23 @@ class Pins:
             if pin.is_lost:
                 raise FileNotFoundError(pin.path)
             return _open(pin.path)
+
+    def open_checksums(self, pin: Pin) -> tuple[int, bool]:
+        """Return a new descriptor of a pinned file's checksums, and whether the marks are the same.
+
+        Raises:
+            FileNotFoundError: the pin was released, or there are no checksums.
+            OSError: the file cannot be opened.
+        """
+        with self._lock:
+            if pin.checksums_fd >= 0:
+                fd = os.dup(pin.checksums_fd)
+                return fd, have_same_mark(pin.fd, fd)
+            if pin.fd >= 0 or pin.is_lost:
+                raise FileNotFoundError(checksum_path(pin.path))
+            # Nobody removes the two files meanwhile, so they belong together.
+            fd = _open(checksum_path(pin.path))
+            return fd, have_same_mark(pin.path, fd)
 
 
 def _open(path: str) -> int:

@@ -39,6 +39,8 @@ class LeasedFile:
     size_bytes: int
     # Where it begins in the file.
     offset: int = 0
+    # Of a segment: opens its checksum file, and tells whether the two have the same mark.
+    open_checksums: Callable[[], tuple[int, bool]] | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -65,7 +67,13 @@ class Lease:
         """Let readers have a segment."""
         self.pins.append((pins, pin))
         self.pinned_bytes += size_bytes
-        self.files[name] = LeasedFile(partial(pins.open, pin), size_bytes)
+        self.files[name] = LeasedFile(
+            partial(pins.open, pin), size_bytes, open_checksums=partial(pins.open_checksums, pin)
+        )
+
+    def add_checksums(self, size_bytes: int) -> None:
+        """Note the size of checksum files, which are held with their segments."""
+        self.pinned_bytes += size_bytes
 
     def add_part(self, name: str, offset: int, size_bytes: int) -> None:
         """Let readers have a part of the spill, which may be empty."""

@@ -2,16 +2,19 @@
 
 import os
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from diskqueue.layout import parse_segment_name, split_queue_name
+from diskqueue.layout import find_checked_name, parse_segment_name, split_queue_name
+from diskqueue.views.pins import Pins
 from diskqueue.views.view import SegmentRange
 from nsqd.analytics.leases import LeaseError
 from nsqd.analytics.query import Query, Source
-from nsqd.analytics.segments import SegmentBook
+from nsqd.analytics.segments import OpenFile, SegmentBook, open_checksums
 from nsqd.analytics.snapshot import encode, flush, iter_archives, iter_queues, name_all, name_queues
 from nsqd.analytics.threads import Threads
+from nsqd.broker.archive.archive import Archive
 from nsqd.broker.broker import Broker
 from nsqd.broker.channel import Channel
 from nsqd.broker.queue.backend import DiskBackend
@@ -80,21 +83,25 @@ class Manifest:
                 "segments": segments,
             }
 
-    async def open_segment(self, source: Source, file_name: str, generation: str) -> FileBody:
-        """Open a segment as it is now, up to the last byte written.
+    async def open_segment(self, source: Source, file_name: str, generation: str) -> OpenFile:
+        """Open a segment as it is now, up to the last byte written, or its checksum file.
 
         Raises:
             LeaseError: there is no such queue or segment, or it was made anew.
             OSError: the file cannot be read.
         """
-        parsed = parse_segment_name(file_name)
+        checked_name = find_checked_name(file_name)
+        parsed = parse_segment_name(checked_name or file_name)
         if parsed is None:
             raise LeaseError(404, "SEGMENT_NOT_FOUND")
         queue_name, number = parsed
         topic_name, channel_name = split_queue_name(queue_name)
         topic = self._broker.find_topic(topic_name)
         if source is Source.ARCHIVE:
-            return await self._open_archived(topic, channel_name, number, generation)
+            archive = None if topic is None or channel_name is not None else topic.archive
+            return await self._open_archived(
+                archive, number, generation, is_checksums=checked_name is not None
+            )
         channel = (
             None if topic is None or channel_name is None else topic.channels.get(channel_name)
         )
@@ -109,17 +116,15 @@ class Manifest:
         view = queue.backend.queue.view
         segment = _find(view.list_segments(), number)
         pin = view.pins.pin(segment.path)
+        segment = replace(segment, pin=pin)
         try:
-            return await self._threads.run(lambda: FileBody(view.pins.open(pin), 0, segment.end))
-        except FileNotFoundError:
-            raise LeaseError(404, "SEGMENT_NOT_FOUND") from None
+            return await self._open(view.pins, segment, is_checksums=checked_name is not None)
         finally:
             view.pins.release(pin)
 
     async def _open_archived(
-        self, topic: Topic | None, channel_name: str | None, number: int, generation: str
-    ) -> FileBody:
-        archive = None if topic is None or channel_name is not None else topic.archive
+        self, archive: Archive | None, number: int, generation: str, *, is_checksums: bool
+    ) -> OpenFile:
         look = None
         if archive is not None:
             look = await self._threads.run(partial(archive.look, is_pinned=True))
@@ -129,15 +134,25 @@ class Manifest:
             if look.generation != generation:
                 raise LeaseError(412, "GENERATION_CHANGED")
             segment = _find(look.segments, number)
-            return await self._threads.run(
-                lambda: FileBody(look.open_segment(segment), 0, segment.end)
-            )
-        except FileNotFoundError:
-            raise LeaseError(404, "SEGMENT_NOT_FOUND") from None
+            return await self._open(look.pins, segment, is_checksums=is_checksums)
         finally:
             for each in look.segments:
                 assert each.pin is not None
                 look.pins.release(each.pin)
+
+    async def _open(self, pins: Pins, segment: SegmentRange, *, is_checksums: bool) -> OpenFile:
+        pin = segment.pin
+        assert pin is not None
+        try:
+            if is_checksums:
+                return await self._threads.run(
+                    lambda: open_checksums(lambda: pins.open_checksums(pin))
+                )
+            return await self._threads.run(
+                lambda: OpenFile(FileBody(pins.open(pin), 0, segment.end))
+            )
+        except FileNotFoundError:
+            raise LeaseError(404, "SEGMENT_NOT_FOUND") from None
 
 
 def _describe_queue(

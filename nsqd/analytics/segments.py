@@ -4,14 +4,19 @@ By the first times readers of a span of time skip segments. A look at a file tak
 was found is remembered, since a segment's first record never changes.
 """
 
+import contextlib
 import os
-from collections.abc import Callable, Sequence
+import stat
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from struct import Struct
 from typing import Any, TypeAlias
 
+from diskqueue import layout
 from diskqueue.views.view import SegmentRange
 from nsqd.analytics.threads import Threads
+from nsqd.http.file_body import FileBody
 
 MAX_REMEMBERED = 65_536
 
@@ -19,6 +24,15 @@ MAX_REMEMBERED = 65_536
 _record_start = Struct(">iq")
 
 OpenSegment: TypeAlias = Callable[[SegmentRange], int]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFile:
+    """A file that a reader asked for, open."""
+
+    body: FileBody
+    # Of a checksum file: whether it and its segment have the same mark.
+    is_marked: bool | None = None
 
 
 class SegmentBook:
@@ -81,6 +95,31 @@ class SegmentBook:
 def name_of(segment: SegmentRange) -> str:
     """Return the name of a segment's file."""
     return os.path.basename(segment.path)
+
+
+def measure_checksums(segments: Iterable[SegmentRange]) -> int:
+    """Return how many bytes the checksum files of segments have; block."""
+    size_bytes = 0
+    for segment in segments:
+        # A segment whose checksum file cannot be looked at is read without.
+        with contextlib.suppress(OSError):
+            size_bytes += layout.find_size(layout.checksum_path(segment.path)) or 0
+    return size_bytes
+
+
+def open_checksums(open_both: Callable[[], tuple[int, bool]]) -> OpenFile:
+    """Open a checksum file as it is now; block.
+
+    Raises:
+        FileNotFoundError: the segment has none.
+        OSError: it cannot be opened.
+    """
+    fd, is_marked = open_both()
+    status = os.fstat(fd)
+    body = FileBody(fd, 0, status.st_size)
+    if not stat.S_ISREG(status.st_mode):
+        raise FileNotFoundError("no file, but something else of that name")
+    return OpenFile(body, is_marked)
 
 
 def _read_head(fd: int) -> bytes:

@@ -1,10 +1,12 @@
 """Analytics: snapshots, leases and the manifest of one node, as the daemon makes them."""
 
+from functools import partial
 from pathlib import Path
 
-from nsqd.analytics.leases import LeasedFile, Leases
+from diskqueue.layout import find_checked_name
+from nsqd.analytics.leases import Lease, LeaseError, Leases
 from nsqd.analytics.manifest import Manifest
-from nsqd.analytics.segments import SegmentBook
+from nsqd.analytics.segments import OpenFile, SegmentBook, open_checksums
 from nsqd.analytics.snapshot import Snapshots
 from nsqd.analytics.threads import Threads
 from nsqd.broker.broker import Broker
@@ -34,13 +36,24 @@ class Analytics:
         )
         self.manifest = Manifest(broker, book, self._threads, turns)
 
-    async def open(self, file: LeasedFile) -> FileBody:
-        """Open a leased file.
+    async def open(self, lease: Lease, file_name: str) -> OpenFile:
+        """Open a file of a lease: one that its snapshot listed, or the checksums of a segment.
 
         Raises:
+            LeaseError: the snapshot has no such file.
             OSError: the lease has ended, or the file cannot be opened.
         """
-        return await self._threads.run(lambda: FileBody(file.open(), file.offset, file.size_bytes))
+        checked_name = find_checked_name(file_name)
+        file = lease.files.get(checked_name or file_name)
+        if file is None:
+            raise LeaseError(404, "SEGMENT_NOT_FOUND")
+        if checked_name is None:
+            return await self._threads.run(
+                lambda: OpenFile(FileBody(file.open(), file.offset, file.size_bytes))
+            )
+        if file.open_checksums is None:
+            raise LeaseError(404, "SEGMENT_NOT_FOUND")
+        return await self._threads.run(partial(open_checksums, file.open_checksums))
 
     def close(self) -> None:
         """End all leases and wait for the work under way."""

@@ -15,10 +15,11 @@ from pathlib import Path
 from struct import Struct
 
 from diskqueue.identity import Generation
+from diskqueue.views.view import SegmentRange
 from nsqd.analytics.leases import Lease, Leases
 from nsqd.analytics.parts import PLACES, PartWriter
 from nsqd.analytics.query import Query, Source
-from nsqd.analytics.segments import SegmentBook, name_of
+from nsqd.analytics.segments import SegmentBook, measure_checksums, name_of
 from nsqd.analytics.spill import Spill
 from nsqd.analytics.threads import COUNT, Threads
 from nsqd.broker.archive.archive import Archive
@@ -153,6 +154,7 @@ class Snapshots:
         segments = await self._book.describe(
             moment.generation, moment.segments, moment.open_segment, has_ranges=True
         )
+        await self._add_checksums(moment.segments, lease)
         return encode(
             {
                 "topic": moment.topic_name,
@@ -165,6 +167,12 @@ class Snapshots:
                 "due": {"file": f"{name}.due", "count": due_count, "bytes": due_bytes},
             }
         )
+
+    async def _add_checksums(self, segments: Sequence[SegmentRange], lease: Lease) -> None:
+        """Count the room of the checksum files that are held with segments."""
+        if segments:
+            lease.add_checksums(await self._threads.run(partial(measure_checksums, segments)))
+            self._leases.check_size(lease)
 
     async def _write_due_times(self, moment: Moment, name: str, lease: Lease) -> tuple[int, int]:
         """Write when records in the segments are due; return how many times, and bytes."""
@@ -196,6 +204,7 @@ class Snapshots:
             segments = await self._book.describe(
                 look.generation, look.segments, look.open_segment, has_ranges=True
             )
+            await self._add_checksums(look.segments, lease)
             lease.add_part(f"{name}.due", 0, 0)
             yield encode(
                 {

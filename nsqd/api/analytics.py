@@ -7,6 +7,7 @@ from typing import Any
 
 from nsqd.analytics.leases import Lease, LeaseError
 from nsqd.analytics.query import Query, Source, compile_patterns, parse_names
+from nsqd.analytics.segments import OpenFile
 from nsqd.analytics.service import Analytics
 from nsqd.analytics.snapshot import encode
 from nsqd.api.topics import internal_error
@@ -147,21 +148,21 @@ class AnalyticsRoutes:
         [file_name] = request.target.params
         try:
             if request.find("id") is not None:
-                file = _get_lease(analytics, request).files.get(file_name)
-                if file is None:
-                    raise HttpError(404, "SEGMENT_NOT_FOUND")
-                body = await analytics.open(file)
+                file = await analytics.open(_get_lease(analytics, request), file_name)
             else:
-                body = await self._open_now(analytics, request, file_name)
+                file = await self._open_now(analytics, request, file_name)
         except LeaseError as error:
             raise HttpError(error.status, error.code) from error
         except FileNotFoundError:
             raise HttpError(404, "SEGMENT_NOT_FOUND") from None
         except OSError as error:
             raise internal_error("open", file_name, error) from error
-        return _make_response(request, body)
+        response = _make_response(request, file.body)
+        if file.is_marked is not None:
+            response.headers["X-NSQ-Same-Mark"] = "true" if file.is_marked else "false"
+        return response
 
-    async def _open_now(self, analytics: Analytics, request: Request, file_name: str) -> FileBody:
+    async def _open_now(self, analytics: Analytics, request: Request, file_name: str) -> OpenFile:
         if request.find("from") is None:
             raise HttpError(400, "INVALID_ARG_ID")
         source = self._read_source(request)

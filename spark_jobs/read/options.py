@@ -214,7 +214,7 @@ def parse_read_options(options: Mapping[str, str], *, is_stream: bool = False) -
         ),
         includes_bad=includes_bad,
         includes_unsynced=parse_bool("includeUnsynced", given.get("includeunsynced", "false")),
-        verifies_checksums=_parse_verify(given, is_fleet=fleet is not None),
+        verifies_checksums=parse_bool("verifyChecksums", given.get("verifychecksums", "false")),
         fails_on_data_loss=parse_bool("failOnDataLoss", given.get("failondataloss", "true")),
         is_stream=is_stream,
         allows_missing=parse_bool("allowMissing", given.get("allowmissing", "false")),
@@ -224,16 +224,6 @@ def parse_read_options(options: Mapping[str, str], *, is_stream: bool = False) -
         starts_at_end=given.get("starts_at_end") is not None,
         start_ns=_optional(given, "startingTimestamp", parse_time_ns),
     )
-
-
-def _parse_verify(given: Mapping[str, str], *, is_fleet: bool) -> bool:
-    verifies = parse_bool("verifyChecksums", given.get("verifychecksums", "false"))
-    if verifies and is_fleet:
-        raise ValueError(
-            "verifyChecksums reads the checksum files of a directory; the options lookupd and nsqd"
-            " get messages from running nodes"
-        )
-    return verifies
 
 
 def _optional(given: Mapping[str, str], name: str, parse: Callable[[str, str], _T]) -> _T | None:

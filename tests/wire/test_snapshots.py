@@ -11,6 +11,8 @@ from urllib.parse import quote
 
 import pytest
 
+from diskqueue import layout
+from diskqueue.checksums.marks import have_same_mark
 from diskqueue.envelope import Envelope, decode
 from tests.support.certs import make_authority, make_server
 from tests.support.http_client import HttpClient
@@ -131,6 +133,11 @@ async def test_a_lease_holds_what_was_listed(
         await small.publish("t", *sent[start : start + 1000])
     snapshot = await take(http)
     queue = next(each for each in snapshot["queues"] if each["channel"] == "ch")
+    names = [layout.checksum_path(segment["file"]) for segment in queue["segments"]]
+    checksums = [(tmp_path / name).read_bytes() for name in names]
+    segment_bytes = sum(segment["end"] for segment in queue["segments"])
+    part_bytes = sum(part["bytes"] for part in queue["parts"])
+    assert snapshot["lease"]["bytes"] == segment_bytes + sum(map(len, checksums)) + part_bytes
 
     if event == "consume":
         consumer = await small.consumer("t", rdy=1000)
@@ -149,10 +156,11 @@ async def test_a_lease_holds_what_was_listed(
         manifest = json.loads((await small.request("GET", "/segments?channel=ch"))[1])
         assert manifest["queues"][0]["generation"] != queue["generation"]
     else:
-        names = {segment["file"] for segment in queue["segments"][:-1]}
-        assert not names & set(os.listdir(tmp_path))
+        gone = {segment["file"] for segment in queue["segments"][:-1]} | set(names[:-1])
+        assert not gone & set(os.listdir(tmp_path))
 
     assert bodies(await read_queue(http, snapshot, queue)) == Counter(sent)
+    assert [await get(http, snapshot, name) for name in names] == checksums
 
 
 async def test_the_end_of_a_lease(small: RunningDaemon, http: HttpClient) -> None:
@@ -259,6 +267,55 @@ async def test_a_segment_without_a_lease(
         (f"/segments/{segment['file']}?from=x&generation=1", (400, "INVALID_ARG_FROM")),
     ]:
         assert (await http.get(bad)).error == error, bad
+
+
+async def test_checksum_files_are_served_as_their_segments_are(
+    start_nsqd: StartNsqd, tmp_path: Path
+) -> None:
+    nsqd = await start_nsqd(mem_queue_size=5, retain_bytes=10**6)
+    name = "t.diskqueue.000000.crc"
+    await nsqd.publish("t", *[b"%d" % number for number in range(6000)])
+    async with await connect(nsqd) as http:
+        for source, directory in (("queue", tmp_path), ("archive", tmp_path / "archive")):
+            snapshot = await take(http, f"from={source}&topic=t")
+            content = (directory / name).read_bytes()
+            marked = have_same_mark(
+                f"{directory}/{name}".replace(".crc", ".dat"), f"{directory}/{name}"
+            )
+            generation = snapshot["queues"][0]["generation"]
+            for query in (
+                f"id={snapshot['lease']['id']}",
+                f"from={source}&generation={generation}",
+            ):
+                reply = await http.get(f"/segments/{name}?{query}")
+
+                assert (reply.status, reply.body) == (200, content)
+                assert reply.headers["x-nsq-same-mark"] == ("true" if marked else "false")
+                missing = f"/segments/t.diskqueue.000009.crc?{query}"
+                assert (await http.get(missing)).error == (404, "SEGMENT_NOT_FOUND")
+            stale = f"/segments/{name}?from={source}&generation={'0' * 32}"
+            assert (await http.get(stale)).error == (412, "GENERATION_CHANGED")
+
+
+async def test_segment_without_checksums_has_no_checksum_file(
+    start_nsqd: StartNsqd, tmp_path: Path
+) -> None:
+    nsqd = await start_nsqd(mem_queue_size=5, disk_checksums=False)
+    await nsqd.publish("t", *[b"%d" % number for number in range(6000)])
+    async with await connect(nsqd) as http:
+        snapshot = await take(http, "topic=t")
+        generation = snapshot["queues"][0]["generation"]
+        assert snapshot["queues"][0]["segments"]
+        targets = [
+            f"/segments/t.diskqueue.000000.crc?{query}"
+            for query in (f"id={snapshot['lease']['id']}", f"from=queue&generation={generation}")
+        ]
+        for target in targets:
+            assert (await http.get(target)).error == (404, "SEGMENT_NOT_FOUND")
+        # Something else that has the name is no file to send.
+        (tmp_path / "t.diskqueue.000000.crc").mkdir()
+        for target in targets:
+            assert (await http.get(target)).error == (404, "SEGMENT_NOT_FOUND")
 
 
 async def test_the_archive(start_nsqd: StartNsqd, tmp_path: Path) -> None:

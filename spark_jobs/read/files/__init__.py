@@ -4,7 +4,7 @@ directory.py   list and open files            catalog.py     find the queues of 
 scan.py        read slices, on an executor    records.py     where records start; as Arrow columns
 corruption.py  the table corrupt_records      identity.py    which queue it is
 due.py         due times of records           nsqd_dat.py    queues that nsqd knows
-open_segments.py  segments that a stream keeps open   denied.py  records that checksums deny
+open_segments.py  segments that a stream keeps open   checksums.py  what these deny
 Called by the modules of read/ and the jobs. May import diskqueue, object_store,
 fleet's files and read's options, columns, queue and predicate.
 """

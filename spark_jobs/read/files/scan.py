@@ -8,7 +8,7 @@ the file were cut short). Each window becomes one batch.
 
 import logging
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -16,12 +16,18 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from diskqueue.checksums.audit import Denied
 from diskqueue.salvage import find_spans
 from diskqueue.segment import PREFIX, PREFIX_BYTES, Damage, RecordLimits, find_damage
 from spark_jobs.object_store import AMBIENT, StoreSettings
 from spark_jobs.read.columns import DAMAGE_COLUMN, Constants
-from spark_jobs.read.files.denied import REASON, find_denied
+from spark_jobs.read.files.checksums import (
+    NOTHING_WRONG,
+    REASON,
+    Checksums,
+    Findings,
+    fetch_checksums,
+    find_checksums,
+)
 from spark_jobs.read.files.directory import Directory
 from spark_jobs.read.files.due import DueTimes
 from spark_jobs.read.files.identity import find_generation, is_still
@@ -248,32 +254,48 @@ def _scan_local(
     directory = Directory(each.directory, each.store)
     if each.constants.is_bad:
         data = directory.read_whole(each.file_name)
-        denied: list[Denied] = []
+        findings = NOTHING_WRONG
         if options.verifies_checksums:
-            read_at = partial(_read_part, data)
-            denied = find_denied(directory, each.file_name, read_at, 0, len(data))
-        yield from _salvage(each, data, options.limits, denied)
+            checksums = find_checksums(directory, each.file_name)
+            if checksums is not None:
+                findings = checksums.compare(partial(_read_part, data), 0, len(data))
+        yield from _salvage(each, data, options.limits, findings)
         return
     with directory.open_file(each.file_name) as file:
         if each.identity and not is_still(directory, each.queue_name, each.identity):
             _report_lost(each, _CONSUMED, fails=options.fails_on_data_loss)
             return
-        walk = _Walk(each, file, buffer, options.limits)
-        if not options.verifies_checksums:
-            yield from walk.records()
-            return
-        position = each.start
-        end = min(each.end, file.size())
-        for part in find_denied(directory, each.file_name, walk.read_at, each.start, end):
-            good = replace(each, start=position, end=part.start)
-            yield from _Walk(good, file, buffer, options.limits).records()
-            yield Corruption("denied", each, part.start, part.end - part.start, REASON)
-            position = part.end
-        yield from _Walk(replace(each, start=position), file, buffer, options.limits).records()
+        checksums = None
+        if options.verifies_checksums:
+            checksums = find_checksums(directory, each.file_name)
+        yield from _walk(each, file, buffer, options.limits, checksums)
 
 
 def _read_part(data: bytes | mmap.mmap, size: int, offset: int) -> bytes:
     return data[offset : offset + size]
+
+
+def _walk(
+    each: SegmentSlice,
+    file: pa.NativeFile | RemoteFile,
+    buffer: bytearray,
+    limits: RecordLimits,
+    checksums: Checksums | None,
+) -> Iterator[Records | Corruption]:
+    """Yield the records of a slice, but for those that its checksums deny."""
+    walk = _Walk(each, file, buffer, limits)
+    if checksums is None:
+        yield from walk.records()
+        return
+    findings = checksums.compare(walk.read_at, each.start, walk.end)
+    position = each.start
+    for part in findings.denied:
+        good = replace(each, start=position, end=part.start)
+        yield from _Walk(good, file, buffer, limits, findings).records()
+        yield Corruption("denied", each, part.start, part.end - part.start, REASON)
+        position = part.end
+    rest = replace(each, start=position)
+    yield from _Walk(rest, file, buffer, limits, findings).records()
 
 
 def _scan_remote(
@@ -291,7 +313,10 @@ def _scan_remote(
         times = read_whole(each.directory, each.due.file_name, query, each.due.byte_count, fleet)
         due = each.due.parse(times)
     with RemoteFile(each.directory, each.file_name, query, each.end, fleet) as file:
-        for found in _Walk(each, file, buffer, options.limits).records():
+        checksums = None
+        if options.verifies_checksums:
+            checksums = fetch_checksums(each.directory, each.file_name, query, fleet)
+        for found in _walk(each, file, buffer, options.limits, checksums):
             if due is not None and isinstance(found, Records):
                 due.add_to(found)
             yield found
@@ -325,24 +350,26 @@ class _Walk:
         file: pa.NativeFile | RemoteFile,
         buffer: bytearray,
         limits: RecordLimits,
+        findings: Findings = NOTHING_WRONG,
     ) -> None:
         self._slice = each
         self._file = file
         self._buffer = buffer
         self._limits = limits
+        self._findings = findings
         # The file of a live queue only grows; a copy may have been cut short.
-        self._end = min(each.end, file.size())
+        self.end = min(each.end, file.size())
 
     def records(self) -> Iterator[Records | Corruption]:
         """Yield whole records up to the slice's end, or to damage before it and then the damage."""
         position = self._slice.start
-        while position < self._end:
-            size = self._read(self._buffer, position, min(len(self._buffer), self._end - position))
+        while position < self.end:
+            size = self._read(self._buffer, position, min(len(self._buffer), self.end - position))
             offsets, end = find_records(self._buffer, size, self._limits)
             if len(offsets):
                 yield Records(self._buffer, size, offsets, end, base=position)
             else:
-                damage = find_damage(self.read_at, position, self._end, self._limits)
+                damage = find_damage(self.read_at, position, self.end, self._limits)
                 if damage is not None:
                     yield self._corruption(damage, position)
                     return
@@ -351,9 +378,9 @@ class _Walk:
                 end = len(record)
                 yield Records(record, end, np.zeros(1, np.int64), end, base=position)
             position += end
-        if self._end < self._slice.end:
-            reason = f"the file ends at {self._end}, before its synced end"
-            yield self._corruption(Damage(reason, is_torn=True), self._end)
+        if self.end < self._slice.end:
+            reason = f"the file ends at {self.end}, before its synced end"
+            yield self._corruption(Damage(reason, is_torn=True), self.end)
 
     def _corruption(self, damage: Damage, position: int) -> Corruption:
         kind = "torn" if damage.is_torn else "damaged"
@@ -383,6 +410,8 @@ class _Walk:
                 if count == 0:
                     break
                 done += count
+            if self._findings.lengths:
+                self._findings.repair(view[:done], position)
         return done
 
 
@@ -390,13 +419,18 @@ def _salvage(
     each: SegmentSlice,
     data: bytes | mmap.mmap,
     limits: RecordLimits,
-    denied: Sequence[Denied] = (),
+    findings: Findings,
 ) -> Iterator[Records | Corruption]:
     """Yield the records of a `.bad` file, also those behind damage, and the bytes between them."""
+    if findings.lengths:
+        content = bytearray(data)
+        with memoryview(content) as view:
+            findings.repair(view, 0)
+        data = bytes(content)
     records: list[bytes] = []
     offsets: list[int] = []
     for span in find_spans(data, limits.max_record_bytes):
-        if any(part.start < span.end and span.start < part.end for part in denied):
+        if any(part.start < span.end and span.start < part.end for part in findings.denied):
             yield Corruption("denied", each, span.start, span.end - span.start, REASON)
             continue
         if not span.is_kept:

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import time
+from email.message import Message
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -91,7 +92,7 @@ class NodeClient:
             if response.status == _NOT_MODIFIED:
                 response.read()
                 return None, response.getheader("ETag")
-            text = response.read(_MAX_JSON_BYTES)
+            text = _read_body(response, _MAX_JSON_BYTES)
             try:
                 return (json.loads(text) if text.strip() else None), response.getheader("ETag")
             except ValueError as error:
@@ -124,6 +125,21 @@ class NodeClient:
 
         headers = {"Range": f"bytes={start}-{start + len(view) - 1}"}
         return self._request("GET", target, None, headers, read)  # type: ignore[no-any-return]
+
+    def read_file(self, target: str, max_bytes: int) -> tuple[bytes, Message]:
+        """Return the content of a file, cut off behind max_bytes, and the headers of the answer.
+
+        Raises:
+            NodeError: the node cannot be reached, or refuses.
+        """
+
+        def read(response: http.client.HTTPResponse) -> tuple[bytes, Message]:
+            content = _read_body(response, max_bytes)
+            if response.read(1):
+                self.close()
+            return content, response.headers
+
+        return self._request("GET", target, None, {}, read)  # type: ignore[no-any-return]
 
     def close(self) -> None:
         """Close the connection; a further request makes another."""
@@ -195,6 +211,19 @@ class NodeClient:
         except (OSError, UnicodeDecodeError) as error:
             raise NodeError(f"cannot read the token in {path}: {error}") from error
         return {"Authorization": f"Bearer {token}"}
+
+
+def _read_body(response: http.client.HTTPResponse, max_bytes: int) -> bytes:
+    """Return the body of an answer, cut off behind max_bytes.
+
+    Raises:
+        ConnectionError: the connection broke within it, of which http.client says nothing.
+    """
+    content = response.read(max_bytes)
+    expected = response.getheader("Content-Length")
+    if expected is not None and len(content) < min(int(expected), max_bytes):
+        raise ConnectionError("the connection broke within an answer")
+    return content
 
 
 def _error_code(text: bytes) -> str:

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import quote, urlencode
 
-from spark_jobs.read.fleet.client import find_client
+from spark_jobs.read.fleet.client import RefusedError, find_client
 from spark_jobs.read.fleet.leases import Lease, reading, take_over
 from spark_jobs.read.fleet.options import FleetOptions
 
@@ -136,6 +136,33 @@ def read_range(
         while done < size and (count := file.readinto(view[done:])):
             done += count
     return bytes(data[:done])
+
+
+def read_checksums(
+    url: str, file_name: str, query: dict[str, str], max_bytes: int, options: FleetOptions
+) -> tuple[bytes, bool] | None:
+    """Return a checksum file, and whether it has the mark of its segment; None if there is none.
+
+    Raises:
+        NodeError: the node cannot be reached, or refuses.
+    """
+    target = f"/segments/{quote(file_name, safe='')}?{urlencode(query)}"
+    client = find_client(url, options, "ranges")
+    lease = Lease(url, query["id"]) if "id" in query else None
+
+    def read() -> tuple[bytes, bool]:
+        if lease is not None:
+            take_over(client, lease, options)
+        content, headers = client.read_file(target, max_bytes)
+        return content, headers.get("X-NSQ-Same-Mark") == "true"
+
+    with reading(lease, options):
+        try:
+            return _fetcher().submit(read).result()
+        except RefusedError as error:
+            if error.code != "SEGMENT_NOT_FOUND":
+                raise
+            return None
 
 
 @lru_cache(maxsize=1)

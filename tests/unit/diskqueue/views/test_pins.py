@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from diskqueue.checksums.marks import have_same_mark, mark
 from diskqueue.views.pins import Pin, Pins
 
 
@@ -95,3 +96,64 @@ def test_a_reader_loses_a_file_that_cannot_be_opened(
     assert "a reader loses a segment" in caplog.text
     with pytest.raises(FileNotFoundError):
         pins.open(pin)
+
+
+def read_checksums(pins: Pins, pin: Pin) -> tuple[bytes, bool]:
+    fd, is_marked = pins.open_checksums(pin)
+    try:
+        return os.pread(fd, 100, 0), is_marked
+    finally:
+        os.close(fd)
+
+
+def test_checksums_are_held_with_their_segment(path: Path) -> None:
+    checksums = path.with_suffix(".crc")
+    checksums.write_bytes(b"checksums")
+    pins = Pins()
+    before = open_count()
+    pin = pins.pin(str(path))
+    assert read_checksums(pins, pin) == (b"checksums", False)
+
+    pins.keep(str(path))
+    for each in (path, checksums):
+        each.unlink()
+        each.write_bytes(b"of another queue")
+
+    assert read_checksums(pins, pin) == (b"checksums", False)
+    assert read(pins, pin) == b"records"
+    pins.release(pin)
+    with pytest.raises(FileNotFoundError):
+        pins.open_checksums(pin)
+    assert open_count() == before
+
+
+def test_marks_are_told_before_and_after_the_files_are_removed(path: Path) -> None:
+    checksums = path.with_suffix(".crc")
+    checksums.write_bytes(b"checksums")
+    with path.open("rb+") as segment, checksums.open("rb+") as file:
+        mark(segment.fileno(), file.fileno())
+    if not have_same_mark(str(path), str(checksums)):
+        pytest.skip("the file system has no extended attributes")
+    pins = Pins()
+    pin = pins.pin(str(path))
+
+    assert read_checksums(pins, pin) == (b"checksums", True)
+    pins.keep(str(path))
+    path.unlink()
+    checksums.unlink()
+    assert read_checksums(pins, pin) == (b"checksums", True)
+    pins.release(pin)
+
+
+def test_segment_without_checksums_has_none_later_either(path: Path) -> None:
+    pins = Pins()
+    pin = pins.pin(str(path))
+    with pytest.raises(FileNotFoundError):
+        pins.open_checksums(pin)
+
+    pins.keep(str(path))
+    path.with_suffix(".crc").write_bytes(b"of another queue")
+
+    with pytest.raises(FileNotFoundError):
+        pins.open_checksums(pin)
+    pins.release(pin)
