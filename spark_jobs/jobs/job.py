@@ -24,11 +24,13 @@ from spark_jobs.object_store import (
     parse_store_options,
 )
 from spark_jobs.read.columns import DAMAGE_COLUMN
+from spark_jobs.read.files.corruption import CorruptionRow
 from spark_jobs.read.fleet.client import NodeError
 from spark_jobs.read.fleet.remote_file import read_range
 from spark_jobs.read.fleet.snapshot import keep_snapshot, with_file
 from spark_jobs.read.inventory import refuse_nothing, take_inventory
-from spark_jobs.read.options import Origin, ReadOptions, Table, parse_read_options
+from spark_jobs.read.options import Origin, ReadOptions, parse_read_options
+from spark_jobs.read.plan import list_problems, look_through_bad_files
 from spark_jobs.read.queue import Queue
 from spark_jobs.session import DEFAULT_MASTER, DEFAULT_MEMORY, JobError
 from spark_jobs.source import FORMAT
@@ -338,13 +340,19 @@ class Selection:
         except NodeError as error:
             raise JobError(str(error)) from error
 
-    def count_damage(self, spark: SparkSession) -> int:
-        """Count the damaged or missing places of the selection; this reads all of it once.
+    def list_damage(self) -> list[CorruptionRow]:
+        """Return the rows of corrupt_records that a scan of the messages does not find.
 
-        Records that are not synced yet are no damage.
+        Raises:
+            JobError: a `.bad` file cannot be read.
         """
-        found = self.load(spark, table=Table.CORRUPT_RECORDS.value, mode="PERMISSIVE")
-        return found.where("kind != 'unsynced'").count()
+        rows = list(list_problems(self._inventory))
+        if not self.includes_bad:
+            try:
+                rows += look_through_bad_files(self.queues, self._parsed)
+            except OSError as error:
+                raise JobError(str(error)) from error
+        return rows
 
 
 def tell_damage(damage: Observation, progress: Progress) -> None:

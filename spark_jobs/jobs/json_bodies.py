@@ -181,14 +181,18 @@ def infer_schema(frame: DataFrame, sample_rows: int) -> StructType:
     return inferred.schema
 
 
-def describe_fields(sample: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """Describe the JSON bodies of a sample with the columns topic and body.
+def split_fields(sample: DataFrame) -> DataFrame:
+    """Return a row for each field of JSON in a sample with the columns topic and body."""
+    return sample.select("topic", "body").mapInArrow(split_bodies, _FIELD_SCHEMA)
+
+
+def describe_fields(entries: DataFrame) -> tuple[DataFrame, DataFrame]:
+    """Describe the fields of a sample, as `split_fields` returns them.
 
     Returns:
         The types of whole bodies: topic, type, count. And the fields: topic, path, types, present
         (in how many places), nulls, cardinality (about), and top: values with their counts.
     """
-    entries = sample.select("topic", "body").mapInArrow(split_bodies, _FIELD_SCHEMA)
     roots = entries.where(F.col("path") == _ROOT).groupBy("topic", "type").count()
     fields = entries.where(F.col("path") != _ROOT)
     described = fields.groupBy("topic", "path").agg(

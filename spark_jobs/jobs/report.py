@@ -114,9 +114,9 @@ def run(args: argparse.Namespace) -> None:
         open_session("nsqd report", master=args.master, memory=args.memory) as spark,
         progress.watching(spark),
     ):
-        counting = Counting(spark, selection, progress)
+        counting = Counting(spark, selection, progress, field_rows=args.field_rows)
         try:
-            counting.count(report, field_rows=args.field_rows)
+            counting.count(report)
             if earlier is not None:
                 report.compare(earlier, later)
         finally:

@@ -13,11 +13,14 @@ from diskqueue.envelope import HEADER_BYTES
 from diskqueue.segment import PREFIX, PREFIX_BYTES
 from spark_jobs.jobs.growth import Growth, Look
 from spark_jobs.jobs.job import Selection
-from spark_jobs.jobs.json_bodies import NOT_JSON, describe_fields
+from spark_jobs.jobs.json_bodies import NOT_JSON, describe_fields, split_fields
 from spark_jobs.jobs.progress import Progress
-from spark_jobs.read.columns import BAD_COLUMN
+from spark_jobs.read.columns import BAD_COLUMN, DAMAGE_COLUMN
+from spark_jobs.read.files.corruption import CORRUPTION_SCHEMA
 from spark_jobs.read.files.directory import Directory
+from spark_jobs.read.files.scan import parse_damage
 from spark_jobs.read.fleet.latency import find_latencies
+from spark_jobs.read.options import ReadOptions
 from spark_jobs.read.queue import Queue
 
 _HEADER_COLUMNS = "node,topic,channel,segment,offset,timestamp,attempts,id,size"
@@ -32,6 +35,12 @@ _MAX_TOP_ROWS = 5000
 _MAX_FIELDS = 20_000
 _MAX_CORRUPT_ROWS = 1000
 _PREVIEW_BYTES = 200
+# Bodies that Spark keeps of a scan, to find the fields of JSON in them.
+_MAX_SAMPLE_BYTES = 512 * 1024 * 1024
+# Without metadata the size of a message is a guess.
+_LIKELY_RECORD_BYTES = 200
+# A sample is large enough with so much of what was asked for.
+_SAMPLE_TOLERANCE = 0.9
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -152,26 +161,54 @@ class Report:
 
 
 class Counting:
-    """The count of one selection: headers are read once, and bodies once for their fields."""
+    """The count of one selection, in one scan of its messages.
 
-    def __init__(self, spark: SparkSession, selection: Selection, progress: Progress) -> None:
-        self._spark = spark
-        self._selection = selection
-        self._progress = progress
-        columns = _HEADER_COLUMNS + (f",{BAD_COLUMN}" if selection.includes_bad else "")
-        self._headers = selection.load(spark, columns=columns).persist(StorageLevel.MEMORY_AND_DISK)
+    Spark keeps the headers, the damage that was met, and the bodies of a sample. How large a share
+    the sample must be is estimated before the scan; the topics for which that was far too little,
+    as with `--since`, are read once more.
+    """
 
-    def close(self) -> None:
-        """Drop the headers that Spark keeps in memory."""
-        self._headers.unpersist()
-
-    def count(self, report: Report, *, field_rows: int) -> None:
-        """Fill the report.
+    def __init__(
+        self, spark: SparkSession, selection: Selection, progress: Progress, *, field_rows: int
+    ) -> None:
+        """Prepare; nothing is read yet.
 
         Args:
             field_rows: how many messages per topic to look into for JSON fields, 0 for none.
         """
-        self._progress.step("reading headers")
+        self._spark = spark
+        self._selection = selection
+        self._progress = progress
+        self._field_rows = field_rows
+        columns = f"{_HEADER_COLUMNS},{DAMAGE_COLUMN}"
+        if selection.includes_bad:
+            columns += f",{BAD_COLUMN}"
+        if field_rows:
+            scan = selection.load(spark, columns=f"{columns},body")
+            scan = scan.withColumn("body", F.when(self._is_sampled(), F.col("body")))
+        else:
+            scan = selection.load(spark, columns=columns)
+        self._scan = scan.persist(StorageLevel.MEMORY_AND_DISK)
+        self._messages = self._scan.where(F.col(DAMAGE_COLUMN).isNull())
+        self._headers = self._messages.drop(DAMAGE_COLUMN, "body")
+
+    def _is_sampled(self) -> Column:
+        """Choose messages by chance, so many of each topic that there is about a sample."""
+        shares = estimate_shares(
+            self._selection.queues, self._selection.options, self._field_rows, _MAX_SAMPLE_BYTES
+        )
+        if not shares:
+            return F.lit(True)
+        pairs = [F.lit(each) for share in shares.items() for each in share]
+        return F.rand(1) < F.coalesce(F.create_map(*pairs)[F.col("topic")], F.lit(1.0))
+
+    def close(self) -> None:
+        """Drop what Spark keeps of the scan."""
+        self._scan.unpersist()
+
+    def count(self, report: Report) -> None:
+        """Fill the report."""
+        self._progress.step("reading messages")
         report.queues = self._queues()
         figures = {(queue.topic, queue.channel): queue for queue in report.queues}
         total = sum(queue.message_count for queue in report.queues)
@@ -183,13 +220,10 @@ class Counting:
         self._progress.step("looking for poison messages and duplicate ids")
         report.poison = self._poison()
         report.duplicates = self._duplicates(figures)
-        self._progress.step("looking for damage")
-        corrupt = self._selection.load(self._spark, table="corrupt_records")
-        report.corrupt_count = self._selection.count_damage(self._spark)
-        report.corrupt_records = _dicts(corrupt.orderBy("path", "offset"), _MAX_CORRUPT_ROWS)
-        if field_rows and total:
+        self._add_damage(report)
+        if self._field_rows and total:
             self._progress.step("discovering fields of JSON bodies")
-            self._add_fields(report, field_rows)
+            self._add_fields(report)
 
     def _queues(self) -> list[QueueFigures]:
         size = F.col("size")
@@ -309,19 +343,73 @@ class Counting:
         repeated.unpersist()
         return rows
 
-    def _add_fields(self, report: Report, field_rows: int) -> None:
+    def _add_damage(self, report: Report) -> None:
+        """Add the places that the scan found damaged, and those that showed before."""
+        names = [field.name for field in CORRUPTION_SCHEMA.fields]
+        rows = [dict(zip(names, row, strict=True)) for row in self._selection.list_damage()]
+        damaged = self._scan.where(F.col(DAMAGE_COLUMN).contains(" bytes not read)"))
+        # Records that are not synced yet are no damage.
+        report.corrupt_count = sum(row["kind"] != "unsynced" for row in rows) + damaged.count()
+        places = damaged.select("node", "topic", "channel", "segment", "offset", DAMAGE_COLUMN)
+        for row in _dicts(places.orderBy(DAMAGE_COLUMN, "offset"), _MAX_CORRUPT_ROWS):
+            found = parse_damage(row.pop(DAMAGE_COLUMN))
+            if found is not None:
+                kind, path, reason, byte_count = found
+                more = {"bytes": byte_count, "kind": kind, "reason": reason, "path": path}
+                rows.append(row | more)
+        rows.sort(key=lambda row: (row["path"], row["offset"] or 0))
+        report.corrupt_records = rows[:_MAX_CORRUPT_ROWS]
+
+    def _add_fields(self, report: Report) -> None:
         counts: dict[str, int] = {}
         for queue in report.queues:
             counts[queue.topic] = counts.get(queue.topic, 0) + queue.message_count
-        shares = {topic: min(1.0, field_rows / count) for topic, count in counts.items() if count}
-        messages = self._selection.load(self._spark, columns="topic,body")
-        if any(share < 1 for share in shares.values()):
-            messages = messages.sampleBy("topic", shares, seed=1)
-        roots, fields = describe_fields(messages)
+        sample = self._messages.where(F.col("body").isNotNull()).select("topic", "body")
+        sizes = {row.topic: row["count"] for row in sample.groupBy("topic").count().collect()}
+        goals = {topic: min(count, self._field_rows) for topic, count in counts.items()}
+        short = [
+            topic for topic, goal in goals.items() if sizes.get(topic, 0) < goal * _SAMPLE_TOLERANCE
+        ]
+        if short:
+            shares = {topic: min(1.0, self._field_rows / counts[topic]) for topic in short}
+            again = self._selection.load(self._spark, columns="topic,body", topic=",".join(short))
+            sample = sample.where(~F.col("topic").isin(short)).union(
+                again.sampleBy("topic", shares, seed=1)
+            )
+        entries = split_fields(sample).persist(StorageLevel.MEMORY_AND_DISK)
+        roots, fields = describe_fields(entries)
         report.bodies = _dicts(roots.orderBy("topic", F.desc("count")), _MAX_FIELDS)
         report.fields = _dicts(fields.orderBy("topic", "path"), _MAX_FIELDS)
-        report.field_sample_rows = field_rows
+        entries.unpersist()
+        report.field_sample_rows = self._field_rows
         _add_shares(report)
+
+
+def estimate_shares(
+    queues: Sequence[Queue], options: ReadOptions, row_count: int, max_bytes: int
+) -> dict[str, float]:
+    """Estimate which share of each topic's messages is a sample; topics read whole are left out.
+
+    Args:
+        row_count: so many messages of a topic are a sample.
+        max_bytes: of the samples of all topics.
+    """
+    counts: dict[str, int] = {}
+    sizes: dict[str, int] = {}
+    for queue in queues:
+        size = sum(each.end - each.start for each in queue.ranges(options))
+        size += sum(part.byte_count for part in queue.parts)
+        count = sum(queue.counts.values())
+        if not count:
+            depth = queue.metadata.depth if queue.metadata is not None else 0
+            count = depth if depth > 0 else size // _LIKELY_RECORD_BYTES
+        counts[queue.topic] = counts.get(queue.topic, 0) + count
+        sizes[queue.topic] = sizes.get(queue.topic, 0) + size
+    shares = {
+        topic: min(row_count / max(count, 1), max_bytes / (len(counts) * max(sizes[topic], 1)), 1.0)
+        for topic, count in counts.items()
+    }
+    return {topic: share for topic, share in shares.items() if share < 1.0}
 
 
 def utc(microseconds: int) -> datetime:

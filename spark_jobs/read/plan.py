@@ -13,7 +13,13 @@ from pyspark.sql.datasource import InputPartition
 
 from spark_jobs.read.bounds import narrow
 from spark_jobs.read.columns import Constants
-from spark_jobs.read.files.corruption import CorruptionPartition, problem_row, unreachable_row
+from spark_jobs.read.files.corruption import (
+    CorruptionPartition,
+    CorruptionRow,
+    corruption_row,
+    problem_row,
+    unreachable_row,
+)
 from spark_jobs.read.files.due import DueTimes
 from spark_jobs.read.files.identity import identity_of
 from spark_jobs.read.files.scan import (
@@ -21,6 +27,7 @@ from spark_jobs.read.files.scan import (
     DamagePartition,
     MessagePartition,
     SegmentSlice,
+    find_corruptions,
     find_splits,
 )
 from spark_jobs.read.inventory import Inventory, take_inventory
@@ -109,12 +116,10 @@ def plan_corruptions(options: ReadOptions) -> list[InputPartition]:
         OSError: a directory cannot be read.
     """
     found = take_inventory(options)
-    queues = found.queues
-    rows = tuple(problem_row(queue, each) for queue in queues for each in queue.problems())
-    rows += tuple(unreachable_row(url, reason) for url, reason in found.unreachable)
+    rows = tuple(list_problems(found))
     slices = [
         each
-        for queue in queues
+        for queue in found.queues
         for each in (
             *_segment_slices(queue, options),
             *_part_slices(queue),
@@ -124,6 +129,28 @@ def plan_corruptions(options: ReadOptions) -> list[InputPartition]:
     partitions: list[InputPartition] = [CorruptionPartition((), rows)] if rows else []
     partitions += [CorruptionPartition(each.slices, ()) for each in gather(slices, options)]
     return partitions
+
+
+def list_problems(found: Inventory) -> Iterator[CorruptionRow]:
+    """Yield the rows of corrupt_records that show without reading segments."""
+    for queue in found.queues:
+        for each in queue.problems():
+            yield problem_row(queue, each)
+    for url, reason in found.unreachable:
+        yield unreachable_row(url, reason)
+
+
+def look_through_bad_files(
+    queues: Iterable[Queue], options: ReadOptions
+) -> Iterator[CorruptionRow]:
+    """Read the `.bad` files of queues here, and yield what of them is lost.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    for queue in queues:
+        for found in find_corruptions(tuple(_bad_slices(queue)), options):
+            yield corruption_row(found)
 
 
 def make_slice(queue: Queue, number: int, start: int, end: int) -> SegmentSlice:

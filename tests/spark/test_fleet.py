@@ -289,3 +289,23 @@ def test_a_node_that_is_none_is_named(fleet: Fleet, capsys: pytest.CaptureFixtur
     assert main(["count", "--nsqd", address]) == 1
 
     assert f"error: node {address}: 404 NOT_FOUND: it does not serve" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_report_reads_each_segment_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with DaemonProcess(tmp_path / "nsqd", "--mem-queue-size=0") as node:
+        create(node, "t", "c")
+        publish(node, "t", 0, 30_000)
+        argv = ["report", "--nsqd", node.http_address, "--output", str(tmp_path / "out")]
+        assert main(argv) == 0, capsys.readouterr().err
+        log = node.log
+
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert [row["messages"] for row in report["queues"]] == [0, 30_000]
+    [body] = report["bodies"]
+    assert (body["topic"], body["type"]) == ("t", "not JSON")
+    assert 9_000 < body["count"] < 11_000
+    reads = [line for line in log.splitlines() if "GET /segments/" in line and ".dat" in line]
+    assert len(reads) == 1, reads

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from diskqueue import DiskQueue, envelope
 from spark_jobs.__main__ import main
 from tests.spark.data_dirs import (
     TIME_NS,
@@ -340,6 +341,29 @@ class TestReport:
         [duplicate] = report["duplicates"]
         assert (duplicate["id"], duplicate["copies"]) == (f"{19:016x}", 2)
         assert report["corrupt_count"] == 1
+        [place] = report["corrupt_records"]
+        assert (place["kind"], place["topic"], place["segment"]) == ("torn", "torn", 0)
+        assert place["path"].endswith("/torn.diskqueue.000000.dat")
+        assert place["bytes"] > 0
+
+    def test_fields_of_a_short_time_are_not_lost_in_a_sample(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Of 30,000 messages 20 are of the time; a share of 30,000 would leave hardly one."""
+        (tmp_path / "data").mkdir()
+        queue = DiskQueue(tmp_path / "data", "t")
+        for start in range(0, 30_000, 1000):
+            queue.put(
+                envelope.encode(TIME_NS + number, 0, b"%016x" % number, b'{"a": 1}')
+                for number in range(start, start + 1000)
+            )
+        queue.close()
+        argv = ["report", str(tmp_path / "data"), "--output", str(tmp_path / "out")]
+
+        assert main([*argv, "--since", str(TIME_NS + 29_980)]) == 0, capsys.readouterr().err
+
+        report = json.loads((tmp_path / "out" / "report.json").read_text())
+        assert [(row["type"], row["count"]) for row in report["bodies"]] == [("object", 20)]
 
     def test_fields_of_json(self, output: Path) -> None:
         """Of 111 messages, since the channel's are looked at too."""

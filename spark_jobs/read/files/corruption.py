@@ -68,7 +68,7 @@ class CorruptionPartition(InputPartition):
         """
         rows = list(self.rows)
         for found in find_corruptions(self.slices, options):
-            rows.append(_corruption_row(found))
+            rows.append(corruption_row(found))
             if len(rows) >= _BATCH_ROWS:
                 yield _batch(rows, schema)
                 rows = []
@@ -96,7 +96,8 @@ def unreachable_row(url: str, reason: str) -> CorruptionRow:
     return url.partition("://")[2], "", None, None, None, None, "unreachable", reason, url
 
 
-def _corruption_row(found: Corruption) -> CorruptionRow:
+def corruption_row(found: Corruption) -> CorruptionRow:
+    """Return the row of a place that a scan has found."""
     constants = found.slice.constants
     return (
         constants.node,

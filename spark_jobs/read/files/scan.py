@@ -8,6 +8,7 @@ the file were cut short). Each window becomes one batch.
 
 import logging
 import mmap
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -339,6 +340,23 @@ def _report_lost(each: SegmentSlice, reason: str, *, fails: bool) -> None:
 def _describe(found: Corruption) -> str:
     path = found.slice.path
     return f"{path} at offset {found.offset}: {found.reason} ({found.byte_count} bytes not read)"
+
+
+_DAMAGE_TEXT = re.compile(
+    r"(?P<kind>\w+): (?P<path>.*) at offset \d+: (?P<reason>.*) \((?P<bytes>\d+) bytes not read\)",
+    re.DOTALL,
+)
+
+
+def parse_damage(text: str) -> tuple[str, str, str, int] | None:
+    """Return kind, path, reason and bytes of a place that a scan has found, from `damage`.
+
+    None for a place that planning had found already.
+    """
+    match = _DAMAGE_TEXT.fullmatch(text)
+    if match is None:
+        return None
+    return match["kind"], match["path"], match["reason"], int(match["bytes"])
 
 
 class _Walk:

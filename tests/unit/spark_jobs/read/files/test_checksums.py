@@ -7,9 +7,9 @@ import pytest
 
 from diskqueue import DiskQueue, envelope
 from spark_jobs.read.files.checksums import Findings
-from spark_jobs.read.files.scan import DamagedSegmentError
+from spark_jobs.read.files.scan import DamagedSegmentError, parse_damage
 from tests.spark.data_dirs import TIME_NS
-from tests.spark.in_process import read_bodies, read_corruptions
+from tests.spark.in_process import read_bodies, read_corruptions, read_table
 
 BODIES = [b"message %02d" % number for number in range(10)]
 RECORD_BYTES = 4 + 26 + 10
@@ -41,6 +41,22 @@ def test_denied_message_is_damage(damaged: Path) -> None:
         read_bodies(damaged, verifyChecksums="true", mode="FAILFAST")
     assert "denied" in str(read_corruptions(damaged, verifyChecksums="true"))
     assert not read_corruptions(damaged)
+
+
+def test_damage_among_the_rows_says_the_same_as_the_table(damaged: Path) -> None:
+    names = ("segment", "offset", "damage")
+    [row] = [
+        row
+        for row in read_table(damaged, names, verifyChecksums="true").to_pylist()
+        if row["damage"] is not None
+    ]
+    [place] = read_corruptions(damaged, verifyChecksums="true")
+
+    found = parse_damage(row["damage"])
+
+    assert found == tuple(place[name] for name in ("kind", "path", "reason", "bytes"))
+    assert (row["segment"], row["offset"]) == (place["segment"], place["offset"])
+    assert parse_damage("missing: /d/t.diskqueue.000001.dat: the segment is missing") is None
 
 
 def test_denied_message_is_not_salvaged(damaged: Path) -> None:
