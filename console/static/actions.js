@@ -10,7 +10,7 @@ import { openDialog } from "./widgets.js";
 
 const WAIT_MS = 1000;
 const NAME = /^[.a-zA-Z0-9_-]{1,64}(#ephemeral)?$/;
-const PAST = { pause: "paused", unpause: "unpaused", empty: "emptied", delete: "deleted", create: "created", tombstone: "hidden from discovery", drain: "draining", set_limits: "set", close_client: "closed", drop: "dropped", move: "moved", set_log_level: "set" };
+const PAST = { pause: "paused", unpause: "unpaused", empty: "emptied", delete: "deleted", create: "created", tombstone: "hidden from discovery", drain: "draining", set_limits: "set", close_client: "closed", drop: "dropped", move: "moved", replay: "replayed", set_log_level: "set" };
 
 export const nameOf = ({ topic, channel, node }) => (topic === undefined ? node : keyOf(topic, channel));
 const withNode = (target) => (target.topic !== undefined && target.node ? `${nameOf(target)} on ${target.node}` : nameOf(target));

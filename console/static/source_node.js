@@ -17,6 +17,7 @@ const STILL_FOR_S = 15;
 const DISK_LOW = 0.05;
 const MAX_ASKED_TOPICS = 50;
 const SLICE_TOPICS = 200;
+const MAX_CALL_COUNT = 10_000; // that one call moves
 
 const LOSSES = ["rejected_count", "dropped_depth_count", "dropped_ttl_count", "dropped_attempts_count", "dead_lettered_count"];
 
@@ -316,7 +317,7 @@ export class NodeSource {
   async messages({ topic, channel, where, count, order }) {
     const path = channel === undefined ? "/topic/peek" : "/channel/peek";
     const answer = await this.request("GET", path, { topic, channel, where, count, order, format: "json" });
-    const messages = answer.messages.map((message) => ({ ...message, node: this.node, timestamp_ms: message.timestamp / 1e6, cut: false }));
+    const messages = answer.messages.map((message) => ({ ...message, node: this.node, timestamp_ms: message.timestamp / 1e6, cut: false, ...(message.origin && { origin: { ...message.origin, timestamp_ms: message.origin.timestamp / 1e6 } }) }));
     return { messages, node_list: [{ node: this.node, count: messages.length, error: null }] };
   }
 
@@ -382,34 +383,41 @@ export class NodeSource {
       case "drop":
         await this.request("POST", `/${noun}/drop`, { topic, channel }, { body: { ids: params.ids } });
         return;
-      case "move":
-        await this.#move(noun, outcome, params, progress, signal);
+      case "move": case "replay":
+        await this.#move(`/${noun}/${action}`, outcome, params, progress, signal);
         return;
       default:
         throw new ApiError(400, "INVALID_ACTION");
     }
   }
 
-  /** Move in chunks, so that it can be followed, slowed and stopped. */
-  async #move(noun, outcome, { to, to_channel, count, ids, rate }, progress, signal) {
+  /**
+   * Move or replay in chunks, so that it can be followed, slowed and stopped. Dead letters that
+   * can't go back stay at the front of their queue: each call passes them by.
+   */
+  async #move(path, outcome, { to, to_channel, count, ids, rate }, progress, signal) {
     const { topic, channel } = outcome;
+    let kept = 0;
     outcome.moved = 0;
-    if (ids) {
-      const answer = await this.request("POST", `/${noun}/move`, { topic, channel, to, to_channel }, { body: { ids } });
-      Object.assign(outcome, { moved: answer.moved, left: answer.left });
-      if (answer.message) throw new ApiError(503, answer.message);
-      return;
-    }
-    while (outcome.moved < count && !signal?.aborted) {
-      const chunk = Math.min(count - outcome.moved, rate ? Math.max(1, Math.ceil(rate / 2)) : 1000);
-      const answer = await this.request("POST", `/${noun}/move`, { topic, channel, to, to_channel, count: chunk });
-      outcome.moved += answer.moved;
-      outcome.left = answer.left;
+    const call = async (query, options) => {
+      const answer = await this.request("POST", path, { topic, channel, to, to_channel, ...query }, options);
+      kept = Object.values(answer.kept ?? {}).reduce((sum, each) => sum + each, 0);
+      Object.assign(outcome, { moved: outcome.moved + answer.moved, left: answer.left, kept: answer.kept });
       progress();
       // Some were moved before the topic refused the rest.
       if (answer.message) throw new ApiError(503, answer.message);
-      if (answer.moved < chunk) return;
-      if (rate && outcome.moved < count) await new Promise((resolve) => setTimeout(resolve, (chunk / rate) * 1000));
+      return answer.moved;
+    };
+    if (ids) {
+      await call({}, { body: { ids } });
+      return;
+    }
+    while (outcome.moved + kept < count && !signal?.aborted) {
+      const chunk = Math.min(count - outcome.moved - kept, rate ? Math.max(1, Math.ceil(rate / 2)) : 1000);
+      const keptBefore = kept;
+      const moved = await call({ count: Math.min(chunk + kept, MAX_CALL_COUNT) });
+      if ((!moved && kept <= keptBefore) || outcome.left <= kept) return;
+      if (rate && outcome.moved + kept < count) await new Promise((resolve) => setTimeout(resolve, (moved / rate) * 1000));
     }
   }
 }

@@ -14,8 +14,15 @@ const COUNTS = [10, 20, 50, 100];
 const SHOWN_CHARACTERS = 20_000; // of an opened body, before "show all"
 const SHOWN_HEX_BYTES = 4096;
 
+const REASONS = { attempts: "too many attempts", ttl: "too old" };
+const NO_REPLAY = "Where they failed is not known there";
+
 const bytesOf = (message) => (message.body === undefined ? fromBase64(message.body_base64 ?? "") : encodeUtf8(message.body));
 const messageKey = (message) => `${message.node}/${message.id}`;
+
+/** The queue that gave a dead letter up. */
+const originName = ({ topic, channel }) => (channel ? `${topic}/${channel}` : topic);
+const originReason = ({ reason }) => REASONS[reason] ?? "unknown reason";
 
 /** What the panel keeps: the last answer, the opened and the marked messages. */
 function stateOf(app, target) {
@@ -96,9 +103,36 @@ function openedMessage(app, state, message, view) {
       ${app.can("operate") ? button("Publish a copy…", () => actions.publish(app, draftOf(state.target.topic, bytes))) : nothing}
       <span class="soft">${message.id} · ${format.plural(message.attempts, "attempt")} · ${format.bytes(message.size)}</span>
     </div>
-    ${origin ? html`<p class="soft">A dead letter of channel ${origin.channel ?? format.NONE}: ${origin.reason ?? "unknown reason"}, after ${format.plural(origin.attempts ?? 0, "attempt")}${origin.timestamp_ms ? `, at ${format.time(origin.timestamp_ms, { utc: app.prefs.get("utc") })}` : ""}.</p>` : nothing}
+    ${origin ? originList(app, message) : nothing}
     ${message.cut ? html`<p class="warning">Only the first ${format.bytes(bytes.length)} of ${format.bytes(message.size)}. ${app.source.message ? button("Load it whole", () => loadWhole(app, state, message)) : nothing}</p>` : nothing}
     ${bodyView(app, message, view)}`;
+}
+
+/** Where a dead letter comes from. Its own time is that of its failing. */
+function originList(app, { origin, timestamp_ms: failedMs }) {
+  const { topic, channel } = origin;
+  const at = (ms) => format.time(ms, { utc: app.prefs.get("utc"), millis: true });
+  return html`<dl class="origin">
+    <div><dt>Failed in</dt><dd><a href=${channel ? app.href("channel", { topic, channel }) : app.href("topic", { topic })}>${originName(origin)}</a></dd></div>
+    <div><dt>Reason</dt><dd>${originReason(origin)}</dd></div>
+    <div><dt>Attempts</dt><dd>${format.count(origin.attempts ?? 0)}</dd></div>
+    <div><dt>Failed at</dt><dd>${at(failedMs)}</dd></div>
+    ${origin.timestamp_ms ? html`<div><dt>Published at</dt><dd>${at(origin.timestamp_ms)}</dd></div>` : nothing}
+    ${origin.id ? html`<div><dt>Former id</dt><dd><code>${origin.id}</code></dd></div>` : nothing}
+  </dl>`;
+}
+
+/** One line: how many of the messages failed where, and why. */
+function originSummary(messages) {
+  const counts = new Map();
+  for (const { origin } of messages) {
+    if (!origin) continue;
+    const name = `${originName(origin)} (${originReason(origin)})`;
+    counts.set(name, (counts.get(name) ?? 0) + 1);
+  }
+  if (!counts.size) return nothing;
+  const parts = [...counts].sort((a, b) => b[1] - a[1]).slice(0, 6).map(([name, count]) => `${format.count(count)} of ${name}`);
+  return html`<p id="origins">Failed: ${parts.join(", ")}${counts.size > 6 ? ", …" : ""}.</p>`;
 }
 
 async function loadWhole(app, state, message) {
@@ -128,7 +162,7 @@ function messageRow(app, state, message) {
   const text = decodeUtf8(bytesOf(message).subarray(0, 400)) ?? (message.body === undefined ? `(binary) ${hexDump(bytesOf(message).subarray(0, 16)).slice(10, 57)}` : message.body.slice(0, 300));
   const left = message.timeout_ms !== undefined ? `times out in ${format.duration(message.timeout_ms / 1000)}` : message.due_ms !== undefined ? `due in ${format.duration(message.due_ms / 1000)}` : "";
   const age = serverTime() - message.timestamp_ms / 1000;
-  return html`<li data-id=${message.id}><div class="message-line">
+  return html`<li data-id=${message.id}><div class="message-line ${message.origin ? "dead" : ""}">
       <input type="checkbox" aria-label="mark ${message.id}" .checked=${state.marks.has(key)} @change=${(event) => {
         if (event.target.checked) state.marks.add(key);
         else state.marks.delete(key);
@@ -139,6 +173,7 @@ function messageRow(app, state, message) {
       <span class="id"><code>${message.id}</code></span>
       <span class="attempts">${format.plural(message.attempts, "attempt")}</span>
       <span>${format.bytes(message.size)}</span>
+      ${message.origin ? html`<span class="from" title="failed in ${originName(message.origin)}: ${originReason(message.origin)}">${originName(message.origin)} · ${message.origin.reason === "ttl" ? "too old" : format.plural(message.origin.attempts ?? 0, "attempt")}</span>` : nothing}
       <button type="button" class="preview" aria-expanded=${view ? "true" : "false"} @click=${() => toggle(app, state, message)}>${view ? "▾" : "▸"} ${format.visible(text.slice(0, 200))}</button>
       <span class="left soft">${left}</span>
     </div>${view ? openedMessage(app, state, message, view) : nothing}</li>`;
@@ -189,7 +224,7 @@ export function panel(app, target) {
       : !state.answer
         ? html`<p class="soft">Looking…</p>`
         : messages.length
-          ? html`<ul class="messages" aria-label="messages">${messages.map((message) => messageRow(app, state, message))}</ul>`
+          ? html`${originSummary(messages)}<ul class="messages" aria-label="messages">${messages.map((message) => messageRow(app, state, message))}</ul>`
           : emptyState(all.length ? "No body has that in it." : "Nothing waits here right now.", target.channel === undefined && !all.length ? html`<p>The queue of a topic is empty while it has channels: look into one of them.</p>` : nothing)}`;
 }
 
@@ -199,9 +234,10 @@ function moveButtons(app, state, marked) {
   const isOneNode = marked.every((message) => message.node === node);
   const several = isOneNode ? null : "Mark messages of one node only";
   const reason = several ?? app.source.lacks("move", node);
+  const hasOrigins = marked.some((message) => message.origin);
   const { topic, channel } = state.target;
   const origin = app.model.topics.get(topic)?.dead_letters_of;
-  return html`${button("Replay marked…", () => replay(app, { topic, channel, node, ids, to: origin ?? topic, waiting: ids.length }), { reason })}
+  return html`${button("Replay marked…", () => replay(app, { topic, channel, node, ids, to: origin ?? marked.find((message) => message.origin)?.origin.topic ?? topic, waiting: ids.length, noReplay: hasOrigins ? null : NO_REPLAY, done: () => { state.marks.clear(); look(app, state); } }), { reason })}
     ${app.can("admin") ? button("Drop marked…", async () => {
       const word = channel ?? topic;
       const isSure = await actions.confirmTyped(app, { title: `Drop ${format.plural(ids.length, "message")}`, word, button: "Drop", body: () => html`<p class="loss"><b>${format.plural(ids.length, "message")}</b> of ${topic}${channel === undefined ? "" : `/${channel}`} will be gone for good.</p>` });
@@ -223,34 +259,52 @@ export const channelMessages = {
 
 // Dead letters.
 
-/** Ask how many go where, then move them, and show how far it is. */
-function replay(app, { topic, channel, node, ids, to, waiting, toChannel }) {
+/** What a replay left where it was: how many, and why. */
+function keptText(outcomes) {
+  const reasons = { ORIGIN_UNKNOWN: "nobody noted where they failed", CHANNEL_NOT_FOUND: "the channel is gone:", TOPIC_NOT_FOUND: "the topic is gone:" };
+  return outcomes.flatMap((outcome) => Object.entries(outcome.kept ?? {}).map(([reason, count]) => {
+    const [code, name = ""] = reason.split(" ");
+    return `${format.plural(count, "message")} stay${count === 1 ? "s" : ""} on ${outcome.node}: ${reasons[code] ?? code} ${name}`.trim();
+  }));
+}
+
+/**
+ * Ask how many go where, then move them, and show how far it is.
+ * noReplay: why none can go to the channel it failed in, or null; `done` is called afterwards.
+ */
+function replay(app, settings) {
+  const { topic, channel, node, ids, to, waiting, noReplay = null, done } = settings;
   return openDialog(app, `Replay ${ids ? format.plural(ids.length, "message") : "messages"} of ${topic}`, (dialog) => {
     const { state } = dialog;
     const start = async (event) => {
       event.preventDefault();
       if (state.isRunning) return;
       const form = new FormData(event.target);
-      const params = { to: form.get("to"), rate: Number(form.get("rate")) || undefined };
+      const action = form.get("way") === "origin" ? "replay" : "move";
+      const params = { rate: Number(form.get("rate")) || undefined };
       if (ids) params.ids = ids;
       else params.count = Number(form.get("count"));
-      if (form.get("to_channel")) params.to_channel = form.get("to_channel");
+      if (action === "move") {
+        params.to = form.get("to");
+        if (form.get("to_channel")) params.to_channel = form.get("to_channel");
+      }
       state.controller = new AbortController();
-      Object.assign(state, { isRunning: true, wanted: ids?.length ?? params.count, moved: 0, errors: [] });
+      Object.assign(state, { isRunning: true, wanted: ids?.length ?? params.count, moved: 0, errors: [], kept: [] });
       dialog.update();
       const target = { topic, channel };
       if (node) target.node = node;
       try {
-        const result = await app.source.act("move", [target], { params, signal: state.controller.signal, onProgress: (outcomes) => {
+        const result = await app.source.act(action, [target], { params, signal: state.controller.signal, onProgress: (outcomes) => {
           state.moved = outcomes.reduce((sum, outcome) => sum + (outcome.moved ?? 0), 0);
           if (dialog.element.isConnected) dialog.update();
         } });
         state.moved = result.moved ?? result.outcomes.reduce((sum, outcome) => sum + (outcome.moved ?? 0), 0);
+        state.kept = keptText(result.outcomes);
         state.errors = result.outcomes.filter((outcome) => outcome.state === "failed").map((outcome) => `${outcome.node}: ${outcome.text}`);
       } catch (error) {
         if (error.status === 401) {
           dialog.done(null);
-          if (await actions.signIn(app)) replay(app, { topic, channel, node, ids, to, waiting, toChannel });
+          if (await actions.signIn(app)) replay(app, settings);
           return;
         }
         state.errors = [error.message];
@@ -258,11 +312,13 @@ function replay(app, { topic, channel, node, ids, to, waiting, toChannel }) {
       Object.assign(state, { isRunning: false, isDone: true });
       if (dialog.element.isConnected) dialog.update();
       app.refresh();
+      done?.();
     };
     if (state.isDone) {
       return html`<p id="replayed"><b>${format.count(state.moved)} moved</b> of ${format.count(state.wanted)}.</p>
+        ${state.kept.map((text) => html`<p class="kept">${text}</p>`)}
         ${state.errors.map((text) => html`<p class="error">${text}</p>`)}
-        <footer>${state.errors.length ? button("Try the rest again", () => { dialog.done(null); replay(app, { topic, channel, node, ids, to, waiting: waiting - state.moved, toChannel }); }) : nothing}${button("Close", () => dialog.done(true), { kind: "primary" })}</footer>`;
+        <footer>${state.errors.length ? button("Try the rest again", () => { dialog.done(null); replay(app, { ...settings, waiting: waiting - state.moved }); }) : nothing}${button("Close", () => dialog.done(true), { kind: "primary" })}</footer>`;
     }
     if (state.isRunning) {
       return html`<p>${format.count(state.moved)} of ${format.count(state.wanted)} moved.</p><progress max=${state.wanted} .value=${state.moved}></progress>
@@ -271,15 +327,24 @@ function replay(app, { topic, channel, node, ids, to, waiting, toChannel }) {
     const names = [...app.model.topics.keys()];
     const destination = state.to ?? to;
     const channels = app.model.topics.get(destination)?.list ?? [];
-    const lacksChannel = app.source.lacks("move", node);
+    const lacksReplay = app.source.lacks("replay", node) ?? noReplay;
+    const way = state.way ?? (lacksReplay ? "topic" : "origin");
+    const choose = (event) => {
+      state.way = event.target.value;
+      dialog.update();
+    };
     return html`<form method="dialog" @submit=${start}>
+      <fieldset class="ways"><legend class="hidden">where to</legend>
+        <label class="check" title=${lacksReplay ?? nothing}><input type="radio" name="way" value="origin" .checked=${way === "origin"} ?disabled=${Boolean(lacksReplay)} @change=${choose} /> To the channel each failed in ${lacksReplay ? html`<small class="soft">${lacksReplay}</small>` : nothing}</label>
+        <label class="check"><input type="radio" name="way" value="topic" .checked=${way === "topic"} @change=${choose} /> To a topic or channel</label>
+      </fieldset>
       <div class="row">
         ${ids ? nothing : html`<label>Messages from the front <input name="count" type="number" min="1" max="1000000" required value=${Math.max(1, waiting)} /></label>`}
-        <label>To topic <select name="to" @change=${(event) => { state.to = event.target.value; dialog.update(); }}>${names.map((name) => html`<option ?selected=${name === destination}>${name}</option>`)}</select></label>
-        <label>To channel <select name="to_channel" ?disabled=${Boolean(lacksChannel)} title=${lacksChannel ?? nothing}><option value="">all channels</option>${channels.map((each) => html`<option ?selected=${each.channel === toChannel}>${each.channel}</option>`)}</select></label>
+        ${way === "origin" ? nothing : html`<label>To topic <select name="to" @change=${(event) => { state.to = event.target.value; dialog.update(); }}>${names.map((name) => html`<option ?selected=${name === destination}>${name}</option>`)}</select></label>
+        <label>To channel <select name="to_channel"><option value="">all channels</option>${channels.map((each) => html`<option>${each.channel}</option>`)}</select></label>`}
         ${ids ? nothing : html`<label>At most per second <input name="rate" type="number" min="1" value="500" /></label>`}
       </div>
-      <p>All channels of ${destination} get them again, with attempts 0. A message is published there first and forgotten here when that is durable: a crash duplicates, never loses.</p>
+      <p>${way === "origin" ? "Only the channel that gave a message up gets it again, with attempts 0. One whose channel is gone, or whose origin nobody noted, stays." : `All channels of ${destination} get them again, or the chosen one, with attempts 0.`} A message is published there first and forgotten here when that is durable: a crash duplicates, never loses.</p>
       <footer><button type="button" @click=${() => dialog.done(null)}>Cancel</button><button class="primary">Replay</button></footer>
     </form>`;
   });
@@ -308,7 +373,7 @@ const deadColumns = (app) => [
       if (!row.exists) return nothing;
       const reason = row.waiting ? app.source.lacks("move") : "There is none to replay";
       return html`${app.can("peek") ? html`<a class="button" href=${app.href("topic", { topic, query: { tab: "messages" } })}>Peek</a>` : nothing}
-        ${app.can("operate") ? button("Replay…", () => replay(app, { topic, to: row.topic, waiting: row.waiting, toChannel: row.channels.length === 1 ? row.channels[0].channel : undefined }), { reason }) : nothing}
+        ${app.can("operate") ? button("Replay…", () => replay(app, { topic, to: row.topic, waiting: row.waiting }), { reason }) : nothing}
         ${app.can("admin") ? button("Drop…", () => actions.lose(app, "empty", [{ topic }]), { reason: row.waiting ? null : "There is none to drop" }) : nothing}`;
     },
   },

@@ -35,6 +35,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "unpause": Kind(Right.OPERATE),
     "create": Kind(Right.OPERATE, may_name_node=False),
     "move": Kind(Right.OPERATE),
+    "replay": Kind(Right.OPERATE),
     "empty": Kind(Right.ADMIN, needs_confirmation=True),
     "delete": Kind(Right.ADMIN, needs_confirmation=True),
     "drop": Kind(Right.ADMIN, needs_node=True, needs_confirmation=True),
@@ -142,7 +143,10 @@ def _check_confirmation(kind: Kind, targets: tuple[Target, ...], confirm: object
 
 def _check_params(action: str, params: Mapping[str, Any]) -> None:
     if action == "move":
-        _check_move(params)
+        _check_destination(params)
+        _check_selection(params)
+    elif action == "replay":
+        _check_selection(params)
     elif action == "drop":
         _check_ids(params.get("ids"))
     elif action == "set_limits":
@@ -160,12 +164,16 @@ def _check_params(action: str, params: Mapping[str, Any]) -> None:
             raise HttpError(400, f"INVALID_PARAMS: {error}") from error
 
 
-def _check_move(params: Mapping[str, Any]) -> None:
+def _check_destination(params: Mapping[str, Any]) -> None:
     to, channel = params.get("to"), params.get("to_channel")
     if not isinstance(to, str) or not is_valid_topic_name(to):
         raise HttpError(400, "INVALID_PARAMS: to must be a topic")
     if channel is not None and not (isinstance(channel, str) and is_valid_channel_name(channel)):
         raise HttpError(400, "INVALID_PARAMS: to_channel must be a channel")
+
+
+def _check_selection(params: Mapping[str, Any]) -> None:
+    """Check which messages are wanted, and how fast."""
     if params.get("ids") is not None:
         _check_ids(params["ids"])
     for name, highest in (("count", MAX_MOVED), ("rate", MAX_RATE)):

@@ -32,9 +32,12 @@ MAX_KEPT: Final = 200
 MAX_OUTCOMES: Final = 20_000
 # How many messages one call moves, so that progress shows and a stop is soon.
 MOVE_CHUNK: Final = 500
+# The most that nsqd takes in one call.
+MAX_CALL_COUNT: Final = 10_000
 # The extension that a node must have for an action.
 _EXTENSIONS: Final = {
     "move": "move",
+    "replay": "replay",
     "drop": "drop",
     "drain": "drain",
     "set_limits": "limits",
@@ -54,6 +57,8 @@ class Step:
     text: str = ""
     moved: int | None = None
     left: int | None = None
+    # How many dead letters can't go back, by the node's reason.
+    kept: dict[str, int] | None = None
 
     def as_json(self) -> dict[str, object]:
         """Return its members."""
@@ -69,6 +74,8 @@ class Step:
         }
         if self.moved is not None:
             members |= {"moved": self.moved, "left": self.left}
+        if self.kept:
+            members["kept"] = self.kept
         return members
 
     def end(self, error: str | None) -> None:
@@ -308,7 +315,7 @@ class ActionRoutes:
             return outcome
         if name == "tombstone":
             return await commands.change_queue(node, "delete", target.topic)
-        if name == "move":
+        if name in ("move", "replay"):
             return await self._move(action, step)
         return await self._do_ours(action.request, node, target)
 
@@ -329,32 +336,34 @@ class ActionRoutes:
         return await commands.post(node, path, _encode_ids(params), **_query(target))
 
     async def _move(self, action: Action, step: Step) -> Outcome:
-        """Move messages, some hundred at a time, until there are no more or enough are moved."""
+        """Move or replay messages, some hundred at a time, until all or enough were looked at.
+
+        Dead letters that can't go back stay at the front of their queue: each call passes them by.
+        """
         params, node, target = action.request.params, step.node, step.target
         assert node is not None
-        wanted = params.get("count")
-        query = _query(target) | {"to": params["to"]}
-        if params.get("to_channel"):
-            query["to_channel"] = params["to_channel"]
-        step.moved = 0
+        wanted, rate = params.get("count"), params.get("rate")
+        path = f"/{_kind(target)}/{action.request.action}"
+        query = _query(target)
+        query |= {name: params[name] for name in ("to", "to_channel") if params.get(name)}
+        step.moved = kept = 0
         while True:
-            chunk = MOVE_CHUNK if wanted is None else min(MOVE_CHUNK, wanted - step.moved)
-            rate = params.get("rate")
+            chunk = MOVE_CHUNK if wanted is None else min(MOVE_CHUNK, wanted - step.moved - kept)
             if rate is not None:
                 chunk = min(chunk, rate)
             body = _encode_ids(params) if params.get("ids") else b""
-            count = {} if body else {"count": str(chunk)}
-            outcome = await self._commands.post(
-                node, f"/{_kind(target)}/move", body, **query, **count
-            )
+            count = {} if body else {"count": str(min(chunk + kept, MAX_CALL_COUNT))}
+            outcome = await self._commands.post(node, path, body, **query, **count)
             if outcome.error is not None:
                 return outcome
-            moved, step.left, refusal = _read_moved(outcome.body)
+            moved, step.left, step.kept, refusal = _read_moved(outcome.body)
             step.moved += moved
+            kept_before, kept = kept, sum(step.kept.values())
             if refusal:
                 return Outcome(outcome.daemon, refusal)
-            is_enough = wanted is not None and step.moved >= wanted
-            if body or not moved or not step.left or is_enough or action.is_stopped:
+            is_enough = wanted is not None and step.moved + kept >= wanted
+            is_stuck = not moved and kept <= kept_before
+            if body or is_stuck or step.left <= kept or is_enough or action.is_stopped:
                 return outcome
             if rate is not None:
                 await asyncio.sleep(moved / rate)
@@ -381,17 +390,23 @@ def _encode_ids(params: Any) -> bytes:
     return json.dumps({"ids": params["ids"]}).encode()
 
 
-def _read_moved(body: bytes) -> tuple[int, int, str]:
-    """Return how many were moved, how many are left, and why no more were."""
+def _read_moved(body: bytes) -> tuple[int, int, dict[str, int], str]:
+    """Return how many were moved and are left, what is kept, and why no more were moved."""
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        return 0, 0, "an answer that is no object"
+        return 0, 0, {}, "an answer that is no object"
     values = [found.get(name) for name in ("moved", "left")]
     moved, left = (value if type(value) is int and value >= 0 else 0 for value in values)
-    return moved, left, clean(str(found.get("message", "")))
+    items = found.get("kept")
+    kept = {
+        clean(reason): count
+        for reason, count in (items.items() if isinstance(items, dict) else ())
+        if type(count) is int and count > 0
+    }
+    return moved, left, kept, clean(str(found.get("message", "")))
 
 
 def _note(step: Step) -> dict[str, str]:

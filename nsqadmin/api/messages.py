@@ -221,9 +221,23 @@ def _read_messages(found: object, node: str) -> list[Object]:
             if isinstance(item.get(name), str):
                 message[name] = item[name]
         if isinstance(item.get("origin"), dict):
-            message["origin"] = item["origin"]
+            message["origin"] = _read_origin(item["origin"])
         messages.append(message)
     return messages
+
+
+def _read_origin(item: Object) -> Object:
+    """Return where a dead letter comes from, as its node tells."""
+    origin: Object = {
+        name: item[name]
+        for name in ("topic", "channel", "reason", "id")
+        if isinstance(item.get(name), str)
+    }
+    if type(item.get("attempts")) is int:
+        origin["attempts"] = item["attempts"]
+    if type(timestamp := item.get("timestamp")) is int:
+        origin |= {"timestamp": str(timestamp), "timestamp_ms": timestamp // 1_000_000}
+    return origin
 
 
 def _read_body(fields: Object) -> bytes:

@@ -11,7 +11,7 @@ _RESPONSE, _MESSAGE = 0, 2
 
 
 class Consumer:
-    """Takes messages of a channel and finishes them; `bodies` has what came."""
+    """Takes messages of a channel and finishes or requeues them; `bodies` has what came."""
 
     def __init__(
         self,
@@ -20,9 +20,12 @@ class Consumer:
         channel: str,
         *,
         ready: int = 100,
+        is_failing: bool = False,
         **about: object,
     ) -> None:
+        """Args: is_failing: requeue every message at once."""
         self.bodies: list[bytes] = []
+        self._is_failing = is_failing
         self._socket = socket.create_connection(address)
         identity = json.dumps({"client_id": "test", "hostname": "tests", **about}).encode()
         self._socket.sendall(
@@ -59,6 +62,9 @@ class Consumer:
                 data = stream.read(size - 4)
                 if kind == _MESSAGE:
                     self.bodies.append(data[26:])
-                    self._socket.sendall(b"FIN " + data[10:26] + b"\n")
+                    message_id = data[10:26]
+                    self._socket.sendall(
+                        b"REQ %b 0\n" % message_id if self._is_failing else b"FIN %b\n" % message_id
+                    )
                 elif kind == _RESPONSE and data == b"_heartbeat_":
                     self._socket.sendall(b"NOP\n")

@@ -92,6 +92,34 @@ def test_publishing_peeking_and_clients_go_through_nsqadmin(
         expect(page.locator("#clients tbody tr")).to_have_count(1)
 
 
+def test_dead_letters_of_several_nodes_go_back_to_the_channel_that_failed(
+    cluster: Cluster, open_page: OpenPage
+) -> None:
+    cluster.create("died", "bad", "good")
+    for nsqd in cluster.nsqds:
+        limits = b'{"max_attempts": 1, "dead_letter_topic_suffix": ".dead"}'
+        nsqd.request("POST", "/topic/limits?topic=died", limits)
+    for nsqd in cluster.nsqds[:2]:
+        nsqd.publish("died", b"lost")
+        with Consumer(nsqd.address, "died", "bad", is_failing=True):
+            nsqd.wait_for_channel("died", "bad", depth=0, in_flight_count=0)
+    page = open_page(cluster.admin, "/dead-letters", base="")
+    row = page.locator('tr[data-key="died"]')
+    expect(row.locator("td").nth(2)).to_have_text("2")
+    row.get_by_role("link", name="Peek").click()
+    expect(page.locator("#origins")).to_have_text("Failed: 2 of died/bad (too many attempts).")
+    page.locator(".preview").first.click()
+    expect(page.locator(".origin")).to_contain_text("Published at")
+    page.go_back()
+    row.get_by_role("button", name="Replay…").click()
+    page.get_by_role("button", name="Replay", exact=True).click()
+
+    expect(page.locator("#replayed")).to_contain_text("2 moved of 2")
+    for nsqd in cluster.nsqds[:2]:
+        nsqd.wait_for_channel("died", "bad", depth=1)
+        nsqd.wait_for_channel("died", "good", depth=1)  # its own, and no copy
+
+
 def test_limits_that_differ_are_named(cluster: Cluster, open_page: OpenPage) -> None:
     cluster.create("differs")
     cluster.nsqds[2].request("POST", "/topic/limits?topic=differs", b'{"max_attempts": 7}')

@@ -467,6 +467,7 @@ def test_dead_letters_are_replayed_to_their_topic(nsqd: DaemonProcess, open_page
     expect(row).to_contain_text("failing.dead")
     expect(row.locator("td").nth(2)).to_have_text("3")
     row.get_by_role("button", name="Replay…").click()
+    page.get_by_label("To a topic or channel").check()
     page.get_by_role("button", name="Replay", exact=True).click()
 
     expect(page.locator("#replayed")).to_contain_text("3 moved")
@@ -474,6 +475,73 @@ def test_dead_letters_are_replayed_to_their_topic(nsqd: DaemonProcess, open_page
         wait_until(lambda: sorted(consumer.bodies) == [b"one", b"three", b"two"])
     page.get_by_role("button", name="Close", exact=True).click()
     expect(row.locator("td").nth(2)).to_have_text("0")
+
+
+def fail(nsqd: DaemonProcess, topic: str, channel: str, *bodies: bytes) -> None:
+    """Let messages fail in a channel, after one attempt, and become dead letters."""
+    limits = {"max_attempts": 1, "dead_letter_topic_suffix": ".dead"}
+    nsqd.request("POST", f"/topic/limits?topic={topic}", json.dumps(limits).encode())
+    publish(nsqd, topic, *bodies)
+    with Consumer(nsqd.address, topic, channel, is_failing=True):
+        nsqd.wait_for_channel(topic, channel, depth=0, in_flight_count=0)
+
+
+def test_dead_letters_show_where_they_failed_and_go_back_there(
+    nsqd: DaemonProcess, open_page: OpenPage
+) -> None:
+    create(nsqd, "origins", "bad")
+    create(nsqd, "origins", "good")
+    fail(nsqd, "origins", "bad", b"one", b"two")
+    publish(nsqd, "origins.dead", b"by hand")
+
+    page = open_page(nsqd, "/topics/origins.dead?tab=messages")
+    expect(page.locator("#origins")).to_have_text("Failed: 2 of origins/bad (too many attempts).")
+    first = page.locator(".messages > li").first
+    expect(first.locator(".from")).to_have_text("origins/bad · 1 attempt")
+    first.locator(".preview").click()
+    for text in ("origins/bad", "too many attempts", "Attempts", "Failed at", "Published at"):
+        expect(first.locator(".origin")).to_contain_text(text)
+    expect(page.locator(".messages > li").nth(2).locator(".from")).to_have_count(0)
+
+    page.goto(page.url.split("/topics")[0] + "/dead-letters")
+    row = page.locator('tr[data-key="origins"]')
+    expect(row.locator("td").nth(2)).to_have_text("3")
+    row.get_by_role("button", name="Replay…").click()
+    expect(page.get_by_label("To the channel each failed in")).to_be_checked()
+    page.get_by_role("button", name="Replay", exact=True).click()
+    expect(page.locator("#replayed")).to_contain_text("2 moved of 3")
+    expect(page.locator(".kept")).to_contain_text("1 message stays")
+    expect(page.locator(".kept")).to_contain_text("nobody noted where")
+    nsqd.wait_for_channel("origins", "bad", depth=2)
+    nsqd.wait_for_channel("origins", "good", depth=2)  # its own two, and no copy
+    with Consumer(nsqd.address, "origins", "bad") as consumer:
+        wait_until(lambda: sorted(consumer.bodies) == [b"one", b"two"])
+
+
+def test_marked_dead_letters_go_back_and_no_others(
+    nsqd: DaemonProcess, open_page: OpenPage
+) -> None:
+    create(nsqd, "some", "c")
+    fail(nsqd, "some", "c", b"stays", b"goes")
+    publish(nsqd, "some.dead", b"by hand")
+    page = open_page(nsqd, "/topics/some.dead?tab=messages")
+    messages = page.locator(".messages > li")
+    expect(messages).to_have_count(3)
+    messages.filter(has_text="by hand").get_by_role("checkbox").check()
+    page.get_by_role("button", name="Replay marked…").click()
+    expect(page.get_by_label("To the channel each failed in")).to_be_disabled()
+    expect(page.get_by_role("dialog")).to_contain_text("Where they failed is not known there")
+    page.get_by_role("button", name="Cancel").click()
+    messages.filter(has_text="by hand").get_by_role("checkbox").uncheck()
+    messages.filter(has_text="goes").get_by_role("checkbox").check()
+    page.get_by_role("button", name="Replay marked…").click()
+    page.get_by_role("button", name="Replay", exact=True).click()
+
+    expect(page.locator("#replayed")).to_contain_text("1 moved of 1")
+    page.get_by_role("button", name="Close", exact=True).click()
+    expect(messages).to_have_count(2)
+    with Consumer(nsqd.address, "some", "c") as consumer:
+        wait_until(lambda: consumer.bodies == [b"goes"])
 
 
 def test_marked_messages_are_dropped_and_no_others(

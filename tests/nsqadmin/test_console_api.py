@@ -259,7 +259,67 @@ async def test_nodes_that_only_look_like_ours_lack_what_they_lack(
     node = found["node_list"][0]["node"]
     done = await admin.act("drain", {"node": node}, confirm=node)
     assert done["outcomes"][0]["text"] == "NOT_SUPPORTED: this nsqd cannot drain"
+    done = await admin.act("replay", {"topic": "topic_0000", "node": node})
+    assert done["outcomes"][0]["text"] == "NOT_SUPPORTED: this nsqd cannot replay"
     assert (await admin.get("/api/v2/dead-letters"))["unsupported_nodes"] == 4
+
+
+async def test_dead_letters_go_back_to_the_channel_that_each_failed_in(
+    cluster: Cluster, start_admin: StartAdmin
+) -> None:
+    await cluster.create("orders", "mail", "billing")
+    admin = await start_admin(**cluster.options)
+    limits = {"max_attempts": 1, "dead_letter_topic_suffix": ".dead"}
+    await admin.act("set_limits", {"topic": "orders"}, params={"limits": limits})
+    nsqd = cluster.nsqds[0]
+    consumer = await nsqd.consumer("orders", "mail", rdy=1)
+    await nsqd.publish("orders", b"bad")
+    consumer.req(await consumer.read_message(), 0)
+    await nsqd.wait_for_channel("orders", "mail", in_flight_count=0)
+    await nsqd.publish("orders.dead", *[b"by hand"] * 3)
+    await admin.round()
+
+    shown = (await admin.get("/api/v2/messages?topic=orders.dead"))["messages"]
+    limited = await admin.act("replay", {"topic": "orders.dead"}, params={"count": 1, "rate": 1})
+    done = await admin.act("replay", {"topic": "orders.dead"}, params={})
+
+    origin = shown[0]["origin"]
+    assert (origin["topic"], origin["channel"]) == ("orders", "mail")
+    assert (origin["reason"], origin["attempts"]) == ("attempts", 1)
+    assert origin["timestamp_ms"] <= shown[0]["timestamp_ms"]
+    assert int(origin["timestamp"]) // 1_000_000 == origin["timestamp_ms"]
+    assert "origin" not in shown[1]
+    assert (limited["moved"], done["moved"]) == (1, 0)
+    [outcome] = done["outcomes"]
+    assert (outcome["left"], outcome["kept"]) == (3, {"ORIGIN_UNKNOWN": 3})
+    assert (await consumer.read_message()).body == b"bad"
+    await nsqd.wait_for_channel("orders", "billing", depth=1)
+    await consumer.close()
+
+
+async def test_dead_letters_behind_some_that_stay_are_replayed_step_by_step(
+    cluster: Cluster, start_admin: StartAdmin
+) -> None:
+    await cluster.create("orders", "mail")
+    admin = await start_admin(**cluster.options)
+    limits = {"max_attempts": 1, "dead_letter_topic_suffix": ".dead"}
+    await admin.act("set_limits", {"topic": "orders"}, params={"limits": limits})
+    nsqd = cluster.nsqds[0]
+    await nsqd.publish("orders.dead", *[b"by hand"] * 5)
+    consumer = await nsqd.consumer("orders", "mail", rdy=1)
+    await nsqd.publish("orders", *[b"bad"] * 6)
+    for _ in range(6):
+        consumer.req(await consumer.read_message(), 0)
+    await nsqd.wait_for_channel("orders", "mail", depth=0, in_flight_count=0)
+    await consumer.close()
+    await admin.round()
+
+    done = await admin.act("replay", {"topic": "orders.dead"}, params={"rate": 4})
+
+    assert done["moved"] == 6
+    [outcome] = done["outcomes"]
+    assert (outcome["left"], outcome["kept"]) == (5, {"ORIGIN_UNKNOWN": 5})
+    await nsqd.wait_for_channel("orders", "mail", depth=6)
 
 
 async def test_dead_letters_are_listed_and_replayed(
