@@ -8,6 +8,7 @@ come.
 
 import contextlib
 import io
+import itertools
 import logging
 import random
 import shutil
@@ -22,7 +23,7 @@ from diskqueue.__main__ import main as diskqueue_main
 NAME = "topic:channel"
 NOW_NS = 1_790_000_000 * 10**9
 _MAX_MESSAGE_BYTES = 2000
-_MIN_ZEROS = 100
+_SECTOR_BYTES = 512
 _BLOCKS = (1, 16, 512, 4096)
 
 _quiet = logging.getLogger("tests.disk_damage")
@@ -67,7 +68,7 @@ def play(directory: Path, seed: int) -> Outcome:
         lost = held - set(delivered)
         if any(name.endswith(".crc") for name in before) and ".crc" in outcome.what:
             # Zeros, and neither a checksum nor a sync: they look like a sector that is lost.
-            refused = {payload for payload in lost if payload.endswith(bytes(_MIN_ZEROS))}
+            refused = {payload for payload in lost if _fills_no_sector(payload, before)}
             outcome.refused_count = len(refused)
             lost -= refused
         if wrong:
@@ -170,6 +171,16 @@ def _find_held(
             held.add(payload)
             taken[name].append((start, end))
     return held
+
+
+def _fills_no_sector(payload: bytes, contents: dict[str, bytes]) -> bool:
+    """Whether all that a payload has in one of its sectors is zeros."""
+    start = next(content.index(payload) for content in contents.values() if payload in content)
+    end = start + len(payload)
+    bounds = [start, *range(start - start % _SECTOR_BYTES + _SECTOR_BYTES, end, _SECTOR_BYTES), end]
+    return any(
+        not any(payload[first - start : stop - start]) for first, stop in itertools.pairwise(bounds)
+    )
 
 
 # --- damage
