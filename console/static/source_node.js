@@ -4,7 +4,7 @@
 // the pages do not care which of the two they talk to. Counts become rates here, and the history
 // is what the page has seen since it was opened.
 
-import { ApiError, ask, serverTime, withQuery } from "./api.js";
+import { ApiError, ask, serverTime, toObjects, withQuery } from "./api.js";
 import { History, addRates } from "./history.js";
 import { Model, keyOf } from "./model.js";
 
@@ -51,6 +51,9 @@ export class NodeSource {
     this.still = new Map(); // key -> since when ready consumers have taken nothing
     this.deadLetterTopics = new Map(); // topic -> where its dead letters go, if asked topic by topic
     this.found = new Map(); // finding -> when it was first seen
+    this.raw = new Map(); // topic -> its figures as /stats has them, kept up to date by deltas
+    this.seq = null; // of the last delta
+    this.mustBeFresh = false; // something was changed: figures that others were told are too old
   }
 
   get token() {
@@ -92,9 +95,34 @@ export class NodeSource {
     this.me.auth = "none";
   }
 
+  /** The figures as /stats?format=json has them; of an nsqd that tells them, only the changes are sent. */
+  async readStats() {
+    if (this.lacks("stats_delta")) return this.request("GET", "/stats", { format: "json", include_clients: "false", include_mem: "false" });
+    const fresh = this.mustBeFresh ? "true" : null;
+    this.mustBeFresh = false;
+    const answer = await this.request("GET", "/stats", { format: "delta", since: this.seq, fresh });
+    // A node that was started anew counts from the beginning.
+    if (!answer.full && this.stats?.start_time !== answer.start_time) {
+      this.seq = null;
+      return this.readStats();
+    }
+    this.seq = answer.seq;
+    if (answer.full) this.raw.clear();
+    for (const [topic, channel] of answer.removed) {
+      if (channel === null) this.raw.delete(topic);
+      else this.raw.get(topic)?.parts.delete(channel);
+    }
+    for (const { more, topic, channel, ...figures } of toObjects(answer)) {
+      const row = { ...figures, ...more };
+      if (channel !== null) this.raw.get(topic)?.parts.set(channel, { ...row, channel_name: channel });
+      else this.raw.set(topic, { ...row, topic_name: topic, parts: this.raw.get(topic)?.parts ?? new Map() });
+    }
+    return { ...answer, topics: [...this.raw.values()].map((topic) => ({ ...topic, channels: [...topic.parts.values()] })) };
+  }
+
   async poll() {
     const started = performance.now();
-    const stats = await this.request("GET", "/stats", { format: "json", include_clients: "false", include_mem: "false" });
+    const stats = await this.readStats();
     const time = serverTime();
     const isRestarted = this.stats && this.stats.start_time !== stats.start_time;
     const seconds = this.time === null ? null : time - this.time;
@@ -114,6 +142,12 @@ export class NodeSource {
     this.updatedAt = performance.now();
     this.makeOverview(time, performance.now() - started);
     this.log.record(time, { ...this.overview.totals, depth: this.overview.totals.waiting }, this.model.topics);
+  }
+
+  /** Poll for the figures of this moment. */
+  pollNow() {
+    this.mustBeFresh = true;
+    return this.poll();
   }
 
   /** The row of a topic and those of its channels. */
@@ -215,7 +249,7 @@ export class NodeSource {
   }
 
   async topic(name, { fresh } = {}) {
-    if (fresh) await this.poll();
+    if (fresh) await this.pollNow();
     const row = this.model.topics.get(name);
     if (!row) throw new ApiError(404, "TOPIC_NOT_FOUND");
     const raw = row.raw;
@@ -229,7 +263,7 @@ export class NodeSource {
   }
 
   async channel(topic, name, { fresh } = {}) {
-    if (fresh) await this.poll();
+    if (fresh) await this.pollNow();
     if (!this.model.topics.has(topic)) throw new ApiError(404, "TOPIC_NOT_FOUND");
     const row = this.model.rows.get(keyOf(topic, name));
     if (!row) throw new ApiError(404, "CHANNEL_NOT_FOUND");
@@ -286,7 +320,7 @@ export class NodeSource {
   }
 
   async deadLetters() {
-    const isTold = "dead_letter_topic" in (this.stats.topics?.[0] ?? { dead_letter_topic: "" });
+    const isTold = !this.lacks("stats_delta") || "dead_letter_topic" in (this.stats.topics?.[0] ?? { dead_letter_topic: "" });
     if (!isTold) await this.#readDeadLetterTopics();
     const rows = [];
     for (const topic of this.model.topics.values()) {
@@ -333,6 +367,7 @@ export class NodeSource {
       for (let at = 0; at < count; at++) whole.set(part, 4 + at * part.length);
       await this.request("POST", "/mpub", { topic, binary: "true", defer: defer_ms || null }, { body: whole });
     }
+    this.mustBeFresh = true;
     return { node: this.node, published: count };
   }
 
@@ -353,6 +388,7 @@ export class NodeSource {
       }
       onProgress?.(outcomes);
     }
+    this.mustBeFresh = true;
     return { state: "done", outcomes, moved: outcomes.reduce((sum, outcome) => sum + (outcome.moved ?? 0), 0) };
   }
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from nsqadmin.cluster.discovery import (
+    DELTA_TARGET,
     STATS_TARGET,
     Discovery,
     LookupdState,
@@ -21,7 +22,7 @@ from nsqadmin.cluster.discovery import (
     merge_nodes,
     read_extensions,
 )
-from nsqadmin.cluster.figures import BadStatsError, Key, KeyTable, read_sample
+from nsqadmin.cluster.figures import BadStatsError, Key, KeyTable, Sample, read_delta, read_sample
 from nsqadmin.cluster.findings import Findings
 from nsqadmin.cluster.history import History, shrink
 from nsqadmin.cluster.merge import Merged, Merger, Totals, get
@@ -236,18 +237,7 @@ class Collector:
 
     async def _ask_node(self, node: Node) -> None:
         try:
-            # The document has no name here: it is large, and is let go before the next question.
-            sample = read_sample(
-                await self._upstream.get(
-                    node.producer.address,
-                    STATS_TARGET,
-                    is_node=True,
-                    is_doubtful=node.failure_count > 0,
-                ),
-                time.monotonic(),
-                self._keys,
-                node.sample,
-            )
+            sample = await _read_stats(self._upstream, node, self._keys)
             if node.extensions_start_s != sample.start_time_s:
                 await self._identify(node, sample.start_time_s)
         except (UpstreamError, BadStatsError) as error:
@@ -386,6 +376,32 @@ class Collector:
         dropped = shrink(self.histories.all(), self._history_max_bytes)
         if dropped:
             logger.debug("history: dropped the idlest count=%d", dropped)
+
+
+async def _read_stats(upstream: Upstream, node: Node, keys: KeyTable) -> Sample:
+    """Ask a node for its figures, or for those that have changed if it tells them.
+
+    Raises:
+        UpstreamError, BadStatsError: it gave none.
+    """
+
+    async def get(target: str) -> object:
+        is_doubtful = node.failure_count > 0
+        address = node.producer.address
+        return await upstream.get(address, target, is_node=True, is_doubtful=is_doubtful)
+
+    # The documents have no names here: they are large, and are let go before the next question.
+    if "stats_delta" not in (node.extensions or ()):
+        return read_sample(await get(STATS_TARGET), time.monotonic(), keys, node.sample)
+    if node.sample is not None and node.sample.seq is not None:
+        target = f"{DELTA_TARGET}&since={node.sample.seq}"
+        sample = read_delta(await get(target), time.monotonic(), keys, node.sample)
+        if sample is not None:
+            return sample
+    sample = read_delta(await get(DELTA_TARGET), time.monotonic(), keys, node.sample)
+    if sample is None:
+        raise BadStatsError("/stats has changes only, and was asked for all")
+    return sample
 
 
 async def _wait_for_answers(

@@ -17,6 +17,7 @@ from nsqd.protocol.names import is_valid_topic_name
 
 MAX_NODES: Final = 10_000
 STATS_TARGET: Final = "/stats?format=json&include_clients=false&include_mem=false"
+DELTA_TARGET: Final = "/stats?format=delta&fresh=true"
 _HOST: Final = re.compile(r"[\w.:%-]{1,255}", re.ASCII)
 
 _T = TypeVar("_T")

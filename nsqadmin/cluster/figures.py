@@ -104,6 +104,10 @@ class Queues(Mapping[Key, Figures]):
         find = self._extras.get
         return ((*row, find(number)) for number, row in enumerate(rows))
 
+    def copy_parts(self) -> tuple[dict[Key, int], bytearray, dict[int, Extra]]:
+        """Return what a reader changes: the numbers, the rows and the extras."""
+        return dict(self.index), bytearray(self._rows), dict(self._extras)
+
     def is_aligned(self, other: object) -> bool:
         """Return whether another has the same queues in the same order."""
         return isinstance(other, Queues) and other.index is self.index
@@ -141,6 +145,7 @@ class Sample:
     disk_free_bytes: int | None = None
     is_draining: bool = False
     queues: Mapping[Key, Figures] = field(default_factory=dict)
+    seq: int | None = None  # of a node that tells what has changed since
 
     def topics(self) -> list[str]:
         """The names of its topics."""
@@ -196,18 +201,66 @@ def read_sample(
     )
 
 
-class _QueueReader:
-    """Reads the topics of a /stats, one by one."""
+def read_delta(
+    document: object, time: float, keys: KeyTable, earlier: Sample | None = None
+) -> Sample | None:
+    """Read the answer to /stats?format=delta; None if it does not continue the sample before.
 
-    def __init__(self, keys: KeyTable) -> None:
+    Raises:
+        BadStatsError: it is something else.
+    """
+    if not isinstance(document, dict):
+        raise BadStatsError("the answer to /stats is no object")
+    start_time_s = _count(document, "start_time") or 0
+    known: Queues | None = None
+    if document.get("full") is not True:
+        is_continued = earlier is not None and earlier.start_time_s == start_time_s
+        if earlier is None or not is_continued or not isinstance(earlier.queues, Queues):
+            return None
+        known = earlier.queues
+    columns, rows, removed = (document.get(name) for name in ("columns", "rows", "removed"))
+    if not (isinstance(columns, list) and isinstance(rows, list) and isinstance(removed, list)):
+        raise BadStatsError("/stats has no columns, rows or removed queues")
+    reader = _QueueReader(keys, known)
+    try:
+        for topic, channel in removed:
+            reader.remove(topic, channel or "")
+        for row in rows:
+            reader.read_row(dict(zip(columns, row, strict=True)))
+    except (TypeError, KeyError, AttributeError, ValueError, struct.error) as error:
+        if isinstance(error, BadStatsError):
+            raise
+        raise BadStatsError(f"/stats has a row that is wrong: {error!r}") from error
+    return Sample(
+        time=time,
+        version=_text(document, "version"),
+        health=_text(document, "health"),
+        start_time_s=start_time_s,
+        disk_free_bytes=_count(document, "disk_free_bytes"),
+        is_draining=document.get("draining") is True,
+        queues=reader.finish(earlier.queues if earlier is not None else None),
+        seq=_count(document, "seq"),
+    )
+
+
+class _QueueReader:
+    """Reads the topics of a /stats, one by one, or the rows that have changed of those before."""
+
+    def __init__(self, keys: KeyTable, known: "Queues | None" = None) -> None:
+        """Args: known: the queues as they were; rows replace theirs."""
         self._keys = keys
         self._index: dict[Key, int] = {}
         self._rows = bytearray()
         self._extras: dict[int, Extra] = {}
+        self._gone: set[int] = set()
+        if known is not None:
+            self._index, self._rows, self._extras = known.copy_parts()
 
     def finish(self, earlier: Mapping[Key, Figures] | None) -> Queues:
         """Return all that were read."""
         known = earlier if isinstance(earlier, Queues) else None
+        if self._gone:
+            self._close_gaps()
         return Queues(self._index, bytes(self._rows), self._extras, known)
 
     def read_topic(self, topic: dict[str, Any]) -> None:
@@ -225,6 +278,49 @@ class _QueueReader:
         self._put(name, "", counts, (topic["paused"], True, disk_bytes), extra)
         for channel in topic["channels"] or ():
             self._read_channel(channel, name)
+
+    def read_row(self, row: dict[str, Any]) -> None:
+        """Read a row of a delta, new or in place of the one before."""
+        topic, channel = row["topic"], row["channel"] or ""
+        if not is_valid_topic_name(topic) or (channel and not is_valid_topic_name(channel)):
+            raise BadStatsError("/stats has a queue with an invalid name")
+        counts = (
+            *(row["depth"], row["backend_depth"], row["in_flight_count"], row["deferred_count"]),
+            *(row["message_count"], row["requeue_count"], row["timeout_count"]),
+            *(row["client_count"], row["message_bytes"], row["finish_count"]),
+        )
+        more = row["more"]
+        extra = None if more is None else _read_extra(more, is_plain=False)
+        rest = (row["paused"], True, row["disk_bytes"])
+        number = self._index.get((topic, channel))
+        if number is None:
+            self._put(topic, channel, counts, rest, extra)
+            return
+        self._gone.discard(number)
+        _check_counts(topic, counts, rest)
+        _ROW.pack_into(self._rows, number * _ROW.size, *counts, *rest)
+        self._extras.pop(number, None)
+        if extra is not None:
+            self._extras[number] = extra
+
+    def remove(self, topic: str, channel: str) -> None:
+        """Forget a queue; one that is not known was made and deleted between two answers."""
+        number = self._index.get((topic, channel))
+        if number is not None:
+            self._gone.add(number)
+
+    def _close_gaps(self) -> None:
+        """Leave out the rows of the queues that are gone."""
+        size = _ROW.size
+        index: dict[Key, int] = {}
+        rows, extras = bytearray(), {}
+        for key, number in self._index.items():
+            if number not in self._gone:
+                if number in self._extras:
+                    extras[len(index)] = self._extras[number]
+                index[key] = len(index)
+                rows += self._rows[number * size : (number + 1) * size]
+        self._index, self._rows, self._extras = index, rows, extras
 
     def _read_channel(self, channel: dict[str, Any], topic_name: str) -> None:
         name = channel["channel_name"]
@@ -255,9 +351,7 @@ class _QueueReader:
         rest: tuple[Any, ...],
         extra: Extra | None,
     ) -> None:
-        # Anything but a number fails in the comparison, or where it is packed.
-        if min(counts) < 0 or max(counts) > MAX_COUNT or rest[2] > MAX_COUNT:
-            raise BadStatsError(f"/stats has a count that is negative or too large at {topic}")
+        _check_counts(topic, counts, rest)
         index = self._index
         number = len(index)
         if index.setdefault(self._keys.get(topic, channel), number) != number:
@@ -267,6 +361,12 @@ class _QueueReader:
             self._extras[number] = extra
         if number >= MAX_QUEUES:
             raise BadStatsError(f"/stats has more than {MAX_QUEUES} queues")
+
+
+def _check_counts(topic: str, counts: tuple[int, ...], rest: tuple[Any, ...]) -> None:
+    # Anything but a number fails in the comparison, or where it is packed.
+    if min(counts) < 0 or max(counts) > MAX_COUNT or rest[2] > MAX_COUNT:
+        raise BadStatsError(f"/stats has a count that is negative or too large at {topic}")
 
 
 def _read_extra(queue: dict[str, Any], *, is_plain: bool) -> Extra | None:

@@ -20,6 +20,7 @@ from nsqd.broker.health import HEALTHY
 from nsqd.config.kinds import TLSRequired, duration_ns
 from nsqd.config.options import Options
 from nsqd.config.token_file import TokenFile
+from nsqd.http.arguments import parse_count
 from nsqd.http.bearer import BearerToken
 from nsqd.http.debug import DebugRoutes
 from nsqd.http.origin import BrowserGuard
@@ -35,6 +36,7 @@ from nsqd.http.server import (
 )
 from nsqd.node import Node
 from nsqd.runtime.slices import encode_slices
+from nsqd.stats.delta import MAX_SEQ, DeltaStats
 from nsqd.stats.json import render_json
 from nsqd.stats.prometheus import OPENMETRICS_FORMAT, TEXT_FORMAT, Metrics
 from nsqd.stats.snapshot import StatsQuery
@@ -104,6 +106,7 @@ def list_extensions(node: Node) -> list[str]:
     """Name the calls and fields beyond NSQ's, as both say that they are version 1.3.0."""
     names = ["client_close", "disk_bytes", "drain", "drop", "finish_count", "limits", "move"]
     names.append("replay")  # and the origin of dead letters in a peek
+    names.append("stats_delta")
     if PeekRoutes(node).is_open:
         names.append("peek")
     if node.broker.archives is not None:
@@ -117,6 +120,7 @@ class NodeRoutes:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._metrics = Metrics(node)
+        self._delta = DeltaStats(node)
 
     def add_to(self, router: Router) -> None:
         """Add the routes."""
@@ -173,6 +177,8 @@ class NodeRoutes:
         return Response.in_parts(parts, OPENMETRICS_FORMAT if is_openmetrics else TEXT_FORMAT)
 
     async def _stats(self, request: Request) -> Response:
+        if request.find("format") == "delta":
+            return await self._show_delta(request)
         is_json = request.find("format") == "json"
         query = StatsQuery(
             topic_name=request.find("topic") or "",
@@ -185,3 +191,12 @@ class NodeRoutes:
         render = render_json if is_json else render_text
         parts = await encode_slices(render(self._node, query, self._node.memory.read()))
         return Response.in_parts(parts, JSON_CONTENT_TYPE if is_json else TEXT_CONTENT_TYPE)
+
+    async def _show_delta(self, request: Request) -> Response:
+        # A `since` that is no number is one that is too long ago: the answer has all.
+        since = parse_count(request.find("since") or "", MAX_SEQ)
+        is_fresh = request.find("fresh") in ("true", "1")
+        await self._node.registration.wait_for_topics()
+        return Response.in_parts(
+            await self._delta.render(since, is_fresh=is_fresh), JSON_CONTENT_TYPE
+        )

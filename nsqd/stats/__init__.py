@@ -2,8 +2,8 @@
 
 snapshot: the figures of topics and channels at one moment; clients: those of TCP clients;
 memory: those of the process.
-json, text: /stats; families: the table of metrics, to which new ones are added; prometheus: prints
-them for /metrics; statsd: pushes.
+json, text, delta: /stats; families: the table of metrics, to which new ones are added;
+prometheus: prints them for /metrics; statsd: pushes.
 
 Called by the API (/stats, /metrics) and by the daemon (statsd). Imports the broker, tcp (clients
 alone), runtime, config and the Node; nothing here is counted, only read. A figure that NSQ does not

@@ -38,7 +38,7 @@ def render_json(node: Node, query: StatsQuery, memory: MemoryStats) -> Iterator[
         f'{{"version":"{PROTOCOL_VERSION}","health":{quote(node.health)},'
         f'"start_time":{int(node.start_time_s)},'
         f'"loop_lag_usec_max":{int(node.loop_watch.worst_lag_s * 1e6)},'
-        f'"draining":{_boolean(node.broker.is_draining)},'
+        f'"draining":{encode_boolean(node.broker.is_draining)},'
     )
     free_bytes = node.broker.disk_health.free_bytes
     if free_bytes is not None:
@@ -67,7 +67,7 @@ def _topic_parts(topic: TopicStats, query: StatsQuery) -> Iterator[str]:
     yield (
         f'{{"topic_name":{quote(topic.name)},"depth":{topic.depth},'
         f'"backend_depth":{topic.backend_depth},"message_count":{topic.message_count},'
-        f'"message_bytes":{topic.message_bytes},"paused":{_boolean(topic.is_paused)},'
+        f'"message_bytes":{topic.message_bytes},"paused":{encode_boolean(topic.is_paused)},'
         f'"e2e_processing_latency":{_encode_latency(topic.latency)},"channels":['
     )
     separator = ""
@@ -78,11 +78,7 @@ def _topic_parts(topic: TopicStats, query: StatsQuery) -> Iterator[str]:
     yield "]"
     if topic.disk.size_bytes:
         yield f',"disk_bytes":{topic.disk.size_bytes}'
-    if topic.dead_letter_topic is not None:
-        yield f',"dead_letter_topic":{quote(topic.dead_letter_topic)}'
-    if topic.archive is not None:
-        yield f',"archive":{_encode_archive(topic.archive)}'
-    yield f"{_encode_losses(topic.losses)}}}"
+    yield f"{_encode_topic_members(topic)}{_encode_losses(topic.losses)}}}"
 
 
 def _channel_parts(channel: ChannelStats, query: StatsQuery) -> Iterator[str]:
@@ -93,7 +89,7 @@ def _channel_parts(channel: ChannelStats, query: StatsQuery) -> Iterator[str]:
         f"{_encode_localities(channel)}"
         f'"requeue_count":{channel.requeue_count},"timeout_count":{channel.timeout_count},'
         f'"finish_count":{channel.finish_count},'
-        f'"client_count":{len(channel.consumers)},"paused":{_boolean(channel.is_paused)},'
+        f'"client_count":{len(channel.consumers)},"paused":{encode_boolean(channel.is_paused)},'
         f'"e2e_processing_latency":{_encode_latency(channel.latency)},"clients":'
     )
     if query.has_clients:
@@ -104,6 +100,31 @@ def _channel_parts(channel: ChannelStats, query: StatsQuery) -> Iterator[str]:
     if channel.disk.size_bytes:
         yield f',"disk_bytes":{channel.disk.size_bytes}'
     yield f"{_encode_losses(channel.losses)}}}"
+
+
+def encode_more(queue: TopicStats | ChannelStats) -> str:
+    """Return an object of the members that few queues have, null if it has none of them."""
+    members = ""
+    if queue.latency.percentiles is not None:
+        members += f',"e2e_processing_latency":{_encode_latency(queue.latency)}'
+    if isinstance(queue, ChannelStats):
+        # Each has its comma behind it.
+        localities = _encode_localities(queue)
+        members += localities and f",{localities[:-1]}"
+    else:
+        members += _encode_topic_members(queue)
+    members += _encode_losses(queue.losses)
+    return f"{{{members[1:]}}}" if members else "null"
+
+
+def _encode_topic_members(topic: TopicStats) -> str:
+    """Return where dead letters go and the archive, each with a comma before it."""
+    members = ""
+    if topic.dead_letter_topic is not None:
+        members += f',"dead_letter_topic":{quote(topic.dead_letter_topic)}'
+    if topic.archive is not None:
+        members += f',"archive":{_encode_archive(topic.archive)}'
+    return members
 
 
 def _encode_losses(losses: Losses) -> str:
@@ -186,5 +207,6 @@ def _list_parts(items: Iterable[str], *, if_empty: str) -> Iterator[str]:
     yield if_empty if separator == "[" else "]"
 
 
-def _boolean(value: bool) -> str:  # noqa: FBT001 - the value itself
+def encode_boolean(value: bool) -> str:  # noqa: FBT001 - the value itself
+    """Return true or false."""
     return "true" if value else "false"

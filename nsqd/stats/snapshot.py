@@ -120,9 +120,10 @@ def read_topics(broker: Broker, query: StatsQuery) -> Iterator[TopicStats]:
         topics = [topic for _, topic in sorted(broker.topics.items())]
     for topic in topics:
         name = None if topic.bounds is None else broker.limits.find_dead_letter_name(topic)
-        stats = read_topic(
-            topic, broker.now, channel_name=query.channel_name, dead_letter_topic=name
-        )
+        channels = None
+        if query.channel_name:
+            channels = [each for each in topic.channels.values() if each.name == query.channel_name]
+        stats = read_topic(topic, broker.now, channels=channels, dead_letter_topic=name)
         if stats.channels or not query.channel_name:
             yield stats
 
@@ -131,20 +132,19 @@ def read_topic(
     topic: Topic,
     now: float,
     *,
-    channel_name: str = "",
+    channels: Iterable[Channel] | None = None,
     dead_letter_topic: str | None = None,
     has_ages: bool = False,
 ) -> TopicStats:
-    """Read a topic; with `channel_name`, of its channels only that one.
+    """Read a topic with all of its channels, or some.
 
     Args:
         now: the time of the broker's clock, which decides which latencies still count.
         dead_letter_topic: gets the messages beyond its limits.
         has_ages: look for the oldest message of each channel too, perhaps among many.
     """
-    channels: Iterable[Channel] = topic.channels.values()
-    if channel_name:
-        channels = [channel for channel in channels if channel.name == channel_name]
+    if channels is None:
+        channels = topic.channels.values()
     return TopicStats(
         name=topic.name,
         is_ephemeral=topic.is_ephemeral,
@@ -156,7 +156,7 @@ def read_topic(
         latency=_read_latency([channel.latencies for channel in topic.channels.values()], now),
         channels=tuple(
             [
-                _read_channel(channel, now, has_ages=has_ages)
+                read_channel(channel, now, has_ages=has_ages)
                 for channel in sorted(channels, key=_name)
             ]
         ),
@@ -184,7 +184,8 @@ def name_losses(losses: Losses) -> list[tuple[str, int]]:
     return [(name, count) for name, count in counts if count]
 
 
-def _read_channel(channel: Channel, now: float, *, has_ages: bool) -> ChannelStats:
+def read_channel(channel: Channel, now: float, *, has_ages: bool = False) -> ChannelStats:
+    """Read a channel; see `read_topic`."""
     counts = channel.locality_counts
     return ChannelStats(
         name=channel.name,

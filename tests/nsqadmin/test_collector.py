@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from nsqadmin.cluster.upstream import Upstream
 from tests.nsqadmin.conftest import Cluster, StartAdmin
 from tests.support.fake_farm import Farm
 from tests.support.running_admin import RunningAdmin
@@ -207,3 +208,33 @@ async def test_a_large_answer_is_read_and_a_huge_one_is_cut(
     assert (await find_node(admin, large.port))["state"] == "up"
     node = await find_node(admin, huge.port)
     assert node["error"] == "reply of more than 10485760 bytes"
+
+
+async def test_nodes_of_ours_are_asked_for_what_changed(
+    cluster: Cluster, start_admin: StartAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    get = Upstream.get
+
+    async def note(self: Upstream, address: Any, target: str, **settings: Any) -> object:
+        asked.append(target)
+        return await get(self, address, target, **settings)
+
+    monkeypatch.setattr(Upstream, "get", note)
+    await cluster.create("orders", "mail")
+    admin = await start_admin(**cluster.options)
+    await admin.round()
+    await admin.round()
+    await cluster.nsqds[0].publish("orders", b"1", b"2")
+    await cluster.nsqds[0].wait_for_channel("orders", "mail", depth=2)
+    asked.clear()
+
+    await admin.round()
+
+    assert any("&since=" in target for target in asked)
+    assert not any("format=json" in target for target in asked)
+    assert (await admin.get("/api/v2/topics?topic=orders"))["waiting"] == 2
+    await cluster.nsqds[0].post("/topic/delete?topic=orders")
+    await cluster.nsqds[1].post("/topic/delete?topic=orders")
+    await admin.round()
+    assert (await admin.get("/api/v2/overview"))["totals"]["topics"] == 0

@@ -19,6 +19,7 @@ from nsqadmin.cluster.figures import (
     Sample,
     beside,
     find_rates,
+    read_delta,
     read_sample,
 )
 
@@ -230,3 +231,81 @@ def test_keys_are_shared_and_forgotten() -> None:
     keys.keep_only({first: None})
     assert keys.get("a", "b") is first
     assert (DEPTH, CLIENTS) == (0, 7)
+
+
+COLUMNS = [
+    *("topic", "channel", "depth", "backend_depth", "in_flight_count", "deferred_count"),
+    *("message_count", "requeue_count", "timeout_count", "client_count", "message_bytes"),
+    *("finish_count", "paused", "disk_bytes", "more"),
+]
+
+
+def make_row(topic: str, channel: str | None, *, count: int = 1, more: Any = None) -> list[Any]:
+    return [topic, channel, 5, 2, 3, 1, count, 4, 2, 7, 0, 9, False, 0, more]
+
+
+def make_delta(*rows: list[Any], full: bool = False, **changes: Any) -> dict[str, Any]:
+    document = {"version": "1.3.0", "health": "OK", "start_time": 7, "seq": 5, "full": full}
+    return document | {"columns": COLUMNS, "rows": list(rows), "removed": []} | changes
+
+
+def test_rows_of_a_delta_replace_those_before() -> None:
+    keys = KeyTable()
+    more = {"dead_letter_topic": "orders.dead"}
+    first = read_delta(
+        make_delta(
+            *(make_row("orders", None, more=more), make_row("orders", "mail")),
+            *(make_row("old", None), make_row("new", None)),
+            full=True,
+        ),
+        *(1.0, keys),
+    )
+    assert first is not None
+    second = read_delta(
+        make_delta(
+            *(make_row("orders", "mail", count=8), make_row("new", "c", more={"archive": {}})),
+            removed=[["old", None], ["never", "seen"]],
+            seq=6,
+        ),
+        *(2.0, keys, first),
+    )
+
+    assert second is not None
+    assert (first.seq, second.seq) == (5, 6)
+    assert list(second.queues) == [KEY, CHANNEL_KEY, ("new", ""), ("new", "c")]
+    assert second.queues[CHANNEL_KEY][MESSAGE_COUNT] == 8
+    assert second.queues[KEY][EXTRA].dead_letter_topic == "orders.dead"
+    assert second.queues[("new", "")][EXTRA] is None
+    assert first.queues[CHANNEL_KEY][MESSAGE_COUNT] == 1
+    third = read_delta(make_delta(make_row("orders", None)), 3.0, keys, second)
+    assert third is not None
+    assert third.queues[KEY][EXTRA] is None
+    assert len(third.queues) == 4
+
+
+def test_a_delta_that_does_not_continue_the_sample_is_none() -> None:
+    keys = KeyTable()
+    first = read_delta(make_delta(make_row("orders", None), full=True), 1.0, keys)
+
+    assert read_delta(make_delta(), 2.0, keys) is None
+    assert read_delta(make_delta(start_time=8), 2.0, keys, first) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rows": None},
+        {"columns": COLUMNS[:-1], "rows": [make_row("a", None)]},
+        {"removed": [["a"]]},
+        {"removed": [[["a"], None]]},
+        {"rows": [make_row("a b", None)]},
+        {"rows": [make_row("a", None, count=-1)]},
+        {"rows": [make_row("a", None, count=2**63)]},
+        {"rows": [make_row("a", None, more=5)]},
+        {"rows": [["a"]]},
+        {"rows": [5]},
+    ],
+)
+def test_a_delta_that_is_wrong_is_named(changes: dict[str, Any]) -> None:
+    with pytest.raises(BadStatsError):
+        read_delta(make_delta(full=True) | changes, 1.0, KeyTable())

@@ -39,8 +39,8 @@ def make_broker(
     return Broker(broker_settings, scheduler, MessageIdFactory(1))
 
 
-def read(broker: Broker, name: str = "t#ephemeral", channel_name: str = "") -> TopicStats:
-    return read_topic(broker.topics[name], broker.now, channel_name=channel_name)
+def read(broker: Broker, name: str = "t#ephemeral") -> TopicStats:
+    return read_topic(broker.topics[name], broker.now)
 
 
 def test_channels_are_in_the_order_of_their_names(tmp_path: Path) -> None:
@@ -60,10 +60,10 @@ def test_one_channel_can_be_asked_for(tmp_path: Path) -> None:
     for name in ("a", "b"):
         topic.ensure_channel(f"{name}#ephemeral")
 
-    assert [channel.name for channel in read(broker, channel_name="b#ephemeral").channels] == [
-        "b#ephemeral"
-    ]
-    assert read(broker, channel_name="nope").channels == ()
+    [found] = read_topics(broker, StatsQuery(channel_name="b#ephemeral"))
+
+    assert [channel.name for channel in found.channels] == ["b#ephemeral"]
+    assert read_topic(topic, broker.now, channels=()).channels == ()
 
 
 def test_topics_are_in_the_order_of_their_names(tmp_path: Path) -> None:
