@@ -49,6 +49,11 @@ class Admin:
             )
         self.port = int(wait_until(lambda: _LISTENING.search(self.log))[1])
 
+    def wait_for_topic(self, topic: str) -> None:
+        """Wait until a round has found a topic."""
+        path = f"/api/v2/topics?topic={topic}"
+        wait_until(lambda: fetch((HOST, self.port), "GET", path).status == 200)
+
     def stop(self) -> None:
         """End it with SIGTERM."""
         assert self._process is not None

@@ -75,11 +75,13 @@ def open_page(browser: Browser) -> Iterator[OpenPage]:
         height: int = 900,
         scheme: str = "light",
         allowed_errors: str = "\0",
+        headers: dict[str, str] | None = None,
     ) -> Page:
         """Args: allowed_errors: lines of the console with this text are part of the test."""
         context = browser.new_context(
             viewport={"width": width, "height": height},
             color_scheme="dark" if scheme == "dark" else "light",
+            extra_http_headers=headers or {},
         )
         context.set_default_timeout(PATIENCE_MS)
         context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -97,7 +99,10 @@ def open_page(browser: Browser) -> Iterator[OpenPage]:
                 faults.append(f"console: {text}")
 
         page.on("request", check_origin)
-        page.on("console", lambda message: note(message.type, message.text))
+        page.on(
+            "console",
+            lambda message: note(message.type, f"{message.text} {message.location['url']}"),
+        )
         page.on("pageerror", lambda error: faults.append(f"exception: {error}"))
         page.goto(f"{origin}{base}{path}")
         page.wait_for_selector("html[data-ready]")

@@ -1,9 +1,11 @@
 """The page of one nsqd: what it shows of queues, and what it does to them."""
 
+import contextlib
 import hashlib
 import json
 import re
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
@@ -13,7 +15,9 @@ from playwright.sync_api import Page, expect
 
 from tests.console.conftest import OpenPage
 from tests.console.consumer import Consumer
-from tests.support.daemon_process import DaemonProcess
+from tests.support.auth_server import AuthServer, allow
+from tests.support.certs import make_authority, make_server
+from tests.support.daemon_process import HOST, DaemonProcess
 from tests.support.waiting import wait_until
 
 StartNsqd = Callable[..., DaemonProcess]
@@ -398,6 +402,42 @@ def test_clients_have_their_columns_and_filters(nsqd: DaemonProcess, open_page: 
         expect(page.locator("#clients tbody tr")).to_have_count(1)
         page = open_page(nsqd, "/clients?q=clients&by=library")
         expect(page.locator('tr[data-key="go-nsq/1.1.0"]')).to_be_visible()
+
+
+def test_clients_show_tls_snappy_and_identity(
+    start_nsqd: StartNsqd, open_page: OpenPage, tmp_path: Path
+) -> None:
+    authority = make_authority(tmp_path)
+    server = make_server(tmp_path, authority)
+    token = tmp_path / "token"
+    token.write_text("of-the-tests\n")
+    token.chmod(0o600)
+    with AuthServer() as auth, contextlib.ExitStack() as clients:
+        auth.grant("key", allow())
+        nsqd = start_nsqd(
+            *(f"--tls-cert={server.cert_file}", f"--tls-key={server.key_file}"),
+            *(f"--auth-http-address={auth.address}", f"--http-auth-token-file={token}"),
+        )
+        key = tmp_path / "key"
+        key.write_text("key\n")
+        key.chmod(0o600)
+        command = [sys.executable, "-m", "nsqd.cli.main", "tail", "secured", "--channel=c"]
+        command += [f"--nsqd={HOST}:{nsqd.tcp_port}:{nsqd.http_port}", f"--auth-secret-file={key}"]
+        for flags in (["--tls", f"--tls-ca={authority.cert_file}"], ["--snappy"], []):
+            client = subprocess.Popen([*command, *flags], stdout=subprocess.DEVNULL)
+            clients.callback(client.wait)
+            clients.callback(client.kill)
+        nsqd.wait_for_channel("secured", "c", client_count=3)
+        page = open_page(nsqd, "/topics/secured/c")
+        rows = page.locator("#clients tbody tr")
+        expect(rows).to_have_count(3)
+        expect(rows.filter(has_text="TLS1.3")).to_have_count(1)
+        expect(rows.filter(has_text="snappy")).to_have_count(1)
+        identity = rows.first.get_by_role("link", name="auth: somebody")
+        expect(identity).to_have_attribute("href", "http://somebody.example")
+        expect(identity).to_have_attribute("rel", "noopener noreferrer")
+        page.get_by_role("button", name="no TLS").click()
+        expect(rows).to_have_count(2)
 
 
 def test_a_queue_that_grows_without_consumers_is_found(
