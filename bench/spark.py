@@ -24,7 +24,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
-from bench.daemon_process import own_target, running
+from bench.daemon_process import Setting, own_target, running
 from diskqueue.layout import metadata_path, segment_path
 from spark_jobs import register
 from spark_jobs.write.sink import publish
@@ -101,7 +101,7 @@ def _write_metadata(directory: Path, name: str, segments: int, count: int) -> No
 
 def link_segments(source: Path, target: Path, segments: int, count: int) -> None:
     """Make a queue of more or fewer segments out of links to those of another."""
-    target.mkdir()
+    target.mkdir(exist_ok=True)
     for number in range(segments):
         original = segment_path(str(source), "t", number % SEGMENT_COUNT)
         os.link(original, segment_path(str(target), "t", number))
@@ -166,9 +166,9 @@ class Bench:
             ),
         }
 
-    def _scan(self, path: str, columns: str | None) -> object:
+    def _scan(self, path: str | None, columns: str | None, **options: str) -> object:
         """Return the count, the total size of the bodies if they are there, oldest and newest."""
-        reader = self._spark.read.format("nsq")
+        reader = self._spark.read.format("nsq").options(**options)
         if columns is not None:
             reader = reader.option("columns", columns)
         frame = reader.load(path)
@@ -199,6 +199,29 @@ class Bench:
                 assert isinstance(rows, list)
                 if rows[0][0] != total:
                     self.result.faults.append(f"{name}: {rows[0][0]} messages, not {total}")
+
+    def over_http(self, rounds: int) -> None:
+        """Measure the same scan of the directory and of an nsqd that has it, in turns."""
+        total = self._count * SEGMENT_COUNT
+        data = self._directory / "data"
+
+        def seed(path: Path) -> None:
+            link_segments(data, path, SEGMENT_COUNT, self._count)
+
+        with running(own_target("ours"), ["--mem-queue-size=0"], Setting(seed=seed)) as daemon:
+            address = f"{daemon.http[0]}:{daemon.http[1]}"
+            queries: dict[str, Callable[[], object]] = {
+                "local": lambda: self._scan(str(data), "timestamp,body"),
+                "over HTTP": lambda: self._scan(None, "timestamp,body", nsqd=address),
+            }
+            for run in queries.values():
+                run()
+            for _ in range(rounds):
+                for name, run in queries.items():
+                    rows = self.measure(name, total, run)
+                    assert isinstance(rows, list)
+                    if rows[0][0] != total:
+                        self.result.faults.append(f"{name}: {rows[0][0]} messages, not {total}")
 
     def grow(self, rounds: int) -> None:
         """Measure one, five and twenty segments, and the memory of the Python workers with each."""
@@ -323,6 +346,9 @@ def _judgements(result: Result) -> Iterator[tuple[str, str, str]]:
         for name in ("timestamp, attempts, id", "timestamp"):
             ratio = bodies.best_s / timings[name].best_s
             yield f"{name} / bodies", f"{ratio:.2f}x", "at least 1.5x"
+    if "over HTTP" in timings:
+        ratio = timings["local"].best_s / timings["over HTTP"].best_s
+        yield "over HTTP / local", f"{ratio:.2f}x", "at least 0.6x"
     if "sink" in timings:
         yield "sink, messages/s", f"{timings['sink'].rate / 1e6:.2f} M", "at least 0.15 M"
     few, many = timings.get(f"{SEGMENT_COUNT} segments"), timings.get(f"{MANY_SEGMENTS} segments")
@@ -342,8 +368,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--segment-mb", type=int, default=100, help="MiB per segment, default 100")
     parser.add_argument(
         "--only",
-        default="scan,grow,queues,sink",
-        help="some of scan,grow,queues,sink, with commas; default all",
+        default="scan,http,grow,queues,sink",
+        help="some of scan,http,grow,queues,sink, with commas; default all",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     args = parser.parse_args(argv)
@@ -355,6 +381,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             bench = Bench(spark, directory, count)
             if "scan" in parts:
                 bench.compare(args.rounds)
+            if "http" in parts:
+                bench.over_http(args.rounds)
             if "grow" in parts or "queues" in parts:
                 bench.grow(max(args.rounds // 2, 1))
             if "queues" in parts:
