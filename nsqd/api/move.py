@@ -26,6 +26,8 @@ MAX_COUNT = 10_000
 # Messages are found by their ids only as far as a peek shows them.
 MAX_IDS = 100
 MAX_BODY_BYTES = 4096
+# Replayed in one turn: each cause that is far from the last one takes 20 us to find.
+MAX_REPLAYED_PER_STEP = 64
 # Bodies that are published and not yet durable.
 MAX_UNSYNCED_BYTES = 16 * 1024 * 1024
 # Bodies of dead letters that can't go back; those behind them wait for another call.
@@ -58,11 +60,12 @@ class MoveRoutes:
     async def _move(self, find_source: _FindSource, request: Request) -> Response:
         source = find_source(request)
         target = self._find_target(request)
-        return await _run(request, source, lambda ids: [target] * len(ids))
+        return await _run(request, Move(source, lambda ids: [target] * len(ids)))
 
     async def _replay(self, find_source: _FindSource, request: Request) -> Response:
         source = find_source(request)
-        return await _run(request, source, partial(find_origins, self._broker, source.topic))
+        find_targets = partial(find_origins, self._broker, source.topic)
+        return await _run(request, Move(source, find_targets, MAX_REPLAYED_PER_STEP))
 
     async def _drop(self, find_source: _FindSource, request: Request) -> Response:
         source = find_source(request)
@@ -125,9 +128,9 @@ def _name_missing(broker: Broker, topic_name: str, channel_name: str) -> str:
     return f"CHANNEL_NOT_FOUND {topic_name}:{channel_name}"
 
 
-async def _run(request: Request, source: MoveSource, find_targets: _FindTargets) -> Response:
+async def _run(request: Request, move: "Move") -> Response:
     count, ids = _parse_selection(request)
-    move = Move(source, find_targets)
+    source = move.source
     try:
         if ids is not None:
             await move.run_all(source.take_by_id(ids, MAX_IDS))
@@ -148,7 +151,11 @@ async def _run(request: Request, source: MoveSource, find_targets: _FindTargets)
 class Move:
     """Messages on their way from a queue to topics or channels, published step by step."""
 
-    def __init__(self, source: MoveSource, find_targets: _FindTargets) -> None:
+    def __init__(
+        self, source: MoveSource, find_targets: _FindTargets, step_count: int = MAX_COUNT
+    ) -> None:
+        """Args: step_count: so many messages at most are taken in one turn."""
+        self.source = source
         self.moved_count = 0
         self.refusal: HttpError | None = None  # ends the move; its messages are back in the queue
         # How many have no target, by the reason. They stay at the front.
@@ -156,8 +163,7 @@ class Move:
         self._kept_ids: set[bytes] = set()
         self._kept_bytes = 0
         self._done_count = 0  # published or kept
-        self._step_count = MAX_COUNT
-        self._source = source
+        self._step_count = step_count
         self._find_targets = find_targets
         # Pieces that are published and not yet durable, their bodies, and the end of that.
         self._unsynced_count = 0
@@ -170,8 +176,7 @@ class Move:
         Raises:
             OSError: the queue cannot be read; messages that were read before are moved.
         """
-        source = self._source
-        self._step_count = count
+        source = self.source
         try:
             while self.refusal is None and not source.is_closed and not source.is_busy:
                 left = count - self._done_count
@@ -205,7 +210,7 @@ class Move:
                 continue
             others.append(piece)
         for piece in reversed(others):
-            self._source.give_back(piece)
+            self.source.give_back(piece)
         if self._unsynced_bytes > MAX_UNSYNCED_BYTES:
             await self._settle()
         await asyncio.sleep(0)  # a turn for the others after each step
@@ -232,10 +237,10 @@ class Move:
     def _end(self, piece: Piece, error: Exception | None) -> None:
         """Let the queue forget a published piece that is durable, or have it back."""
         if error is None:
-            self._source.forget(piece)
+            self.source.forget(piece)
             self.moved_count += piece.count
         else:
-            self._source.give_back(piece)
+            self.source.give_back(piece)
             self.refusal = self.refusal or _refusal(error)
         self._unsynced_count -= 1
         self._unsynced_bytes -= piece.body_bytes

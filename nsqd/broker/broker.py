@@ -242,7 +242,8 @@ class Broker:
                     continue
                 topic.ensure_channel(channel_record.name).is_paused = channel_record.is_paused
         for name, files in (self._queue_files or {}).items():
-            if files.has_causes and name not in self.topics:
+            is_left = not files.segments and name not in self.topics
+            if files.has_causes and is_left:
                 self.causes.open(name)  # of a topic that another nsqd deleted: removed soon
         for topic in self.topics.values():
             topic.start()

@@ -4,8 +4,10 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from time import perf_counter
 from typing import Final
 
+from diskqueue import layout
 from nsqd.broker.limits.causes import Cause, CauseLog
 from nsqd.broker.queue.receipt import Receipt
 from nsqd.broker.scheduler import Scheduler, Timer
@@ -28,7 +30,7 @@ class CauseBook:
         sync_timeout_s: float,
     ) -> None:
         """Args: topics: the broker's own mapping, which changes."""
-        self._directory = directory
+        self._directory = os.fspath(directory)
         self._topics = topics
         self._scheduler = scheduler
         self._sync_timeout_s = sync_timeout_s
@@ -36,7 +38,7 @@ class CauseBook:
         # Topics whose entries have to be synced, and receipts that wait for that.
         self._unsynced: set[str] = set()
         self._waiting: list[Receipt] = []
-        self._is_syncing = False
+        self._syncing: list[CauseLog] | None = None  # None while no sync runs
         self._sync_timer: Timer | None = None
         self._look_timer: Timer | None = None
         self._has_failed = False
@@ -75,7 +77,7 @@ class CauseBook:
         if not self._unsynced:
             return receipt
         if receipt is None:
-            if self._sync_timer is None and not self._is_syncing:
+            if self._sync_timer is None and self._syncing is None:
                 when = self._scheduler.time() + self._sync_timeout_s
                 self._sync_timer = self._scheduler.call_at(when, self._sync)
             return None
@@ -91,9 +93,12 @@ class CauseBook:
         self._unsynced.discard(name)
         if log is not None:
             try:
-                log.remove()
+                held = log.remove()
             except OSError as error:
                 logger.warning("TOPIC(%s): failed to remove causes - %s", name, error)
+                return
+            if held:
+                self._scheduler.run_in_thread(partial(_close_all, held), _ignore)
 
     def close(self) -> list[Callable[[], None]]:
         """Start nothing any more; return what has to be run to make the causes durable."""
@@ -102,9 +107,9 @@ class CauseBook:
                 timer.cancel()
         self._sync_timer = self._look_timer = None
         self._is_closed = True
-        if not self._unsynced and not self._is_syncing:
-            return []
-        return [log.sync for log in self._logs.values()]
+        logs = [*(self._syncing or ()), *(self._logs[name] for name in self._unsynced)]
+        works: list[Callable[[], None]] = [log.sync for log in logs]
+        return [*works, partial(layout.fsync_directory, self._directory)] if works else []
 
     def _end_add(self, name: str, error: OSError | None) -> None:
         if error is None:
@@ -120,21 +125,21 @@ class CauseBook:
         if self._sync_timer is not None:
             self._sync_timer.cancel()
             self._sync_timer = None
-        if self._is_syncing:
+        if self._syncing is not None:
             return  # and again at its end
-        self._is_syncing = True
-        logs = [self._logs[name] for name in self._unsynced]
+        logs = self._syncing = [self._logs[name] for name in self._unsynced]
         waiting, self._waiting = self._waiting, []
         self._unsynced.clear()
 
         def sync() -> None:
             for log in logs:
                 log.sync()
+            layout.fsync_directory(self._directory)
 
         self._scheduler.run_in_thread(sync, partial(self._end_sync, waiting))
 
     def _end_sync(self, waiting: Sequence[Receipt], error: OSError | None) -> None:
-        self._is_syncing = False
+        self._syncing = None
         if error is not None:
             # The dead letters are not held up: without a cause they are dead letters, too.
             logger.warning("NSQ: failed to sync causes of dead letters - %s", error)
@@ -151,14 +156,24 @@ class CauseBook:
             self._look_timer = self._scheduler.call_at(when, self._look)
 
     def _look(self) -> None:
-        """Forget the causes of topics that have no message any more."""
+        """Forget the causes of topics that have no message any more, in slices."""
         self._look_timer = None
-        for name in list(self._logs):
-            topic = self._topics.get(name)
-            if topic is None or not holds_messages(topic):
-                self.remove(name)
-        if self._logs:
-            self._look_later()
+        names = iter(list(self._logs))
+
+        def look_at_some() -> bool:
+            end = self._scheduler.slice_end()
+            for name in () if self._is_closed else names:
+                topic = self._topics.get(name)
+                if topic is None or not holds_messages(topic):
+                    self.remove(name)
+                if perf_counter() >= end:
+                    return True
+            if self._logs and not self._is_closed:
+                self._look_later()
+            return False
+
+        if look_at_some():
+            self._scheduler.share(look_at_some)
 
 
 class CauseNote:
@@ -211,5 +226,10 @@ def holds_messages(topic: Topic) -> bool:
     )
 
 
+def _close_all(fds: Sequence[int]) -> None:
+    for fd in fds:
+        os.close(fd)
+
+
 def _ignore(_error: OSError | None) -> None:
-    """Note nothing for an ephemeral topic."""
+    """Have nothing to do at the end."""

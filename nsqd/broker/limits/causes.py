@@ -36,6 +36,8 @@ _ID_BYTES: Final = 16
 MAX_FILE_BYTES: Final = _ENTRY.size * 600_000
 # Read at once: dead letters that are next to each other mostly are so here, too.
 _BLOCK_COUNT: Final = 64
+# To free the room of a larger file takes milliseconds.
+LARGE_BYTES: Final = 1024 * 1024
 _REASONS: Final = ("unknown", "ttl", "attempts")
 
 
@@ -76,7 +78,13 @@ class CauseLog:
             os.replace(self._path, self._old_path)
             size_bytes = self._size_bytes = 0
         with _opened(self._path, os.O_WRONLY | os.O_CREAT) as fd:
-            layout.write_all(fd, data, size_bytes)
+            try:
+                layout.write_all(fd, data, size_bytes)
+            except OSError:
+                # Behind fewer entries the rest of these would stand, whose ids are smaller.
+                with contextlib.suppress(OSError):
+                    os.ftruncate(fd, size_bytes)
+                raise
         self._size_bytes = size_bytes + len(data)
         self._last_id = ids[-1]
 
@@ -106,7 +114,7 @@ class CauseLog:
         return found
 
     def sync(self) -> None:
-        """Make the entries durable; block, in any thread.
+        """Make the entries durable; block, in any thread. The caller syncs the directory.
 
         Raises:
             OSError: they may not be.
@@ -114,18 +122,29 @@ class CauseLog:
         for path in (self._path, self._old_path):
             with contextlib.suppress(FileNotFoundError), _opened(path, os.O_RDONLY) as fd:
                 os.fsync(fd)
-        layout.fsync_directory(self._directory)
 
-    def remove(self) -> None:
+    def remove(self) -> list[int]:
         """Forget all entries and remove the files.
+
+        Return descriptors of large files: to close them, and so to free their room, blocks.
 
         Raises:
             OSError: a file could not be removed.
         """
         self._size_bytes = 0
         self._last_id = b""
-        layout.remove(self._path)
-        layout.remove(self._old_path)
+        held: list[int] = []
+        for path in (self._path, self._old_path):
+            if (layout.find_size(path) or 0) > LARGE_BYTES:
+                with contextlib.suppress(OSError):
+                    held.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+            try:
+                layout.remove(path)
+            except OSError:
+                for fd in held:
+                    os.close(fd)
+                raise
+        return held
 
     def _find_end(self) -> int:
         """Return where the next entry goes: behind the last whole one.
@@ -168,11 +187,11 @@ def _search(fd: int, ids: Sequence[bytes], name: str) -> Iterator[tuple[bytes, C
 
 
 def _halve(fd: int, wanted: bytes, low: int, high: int) -> int:
-    """Return the number of the first entry from `low` on, before `high`, that is not too small."""
-    while low < high:
+    """Return the number of an entry from `low` on: the wanted one is at most in the block there."""
+    while high - low >= _BLOCK_COUNT:
         middle = (low + high) // 2
-        if os.pread(fd, _ID_BYTES, middle * _ENTRY.size) < wanted:
-            low = middle + 1
+        if os.pread(fd, _ID_BYTES, middle * _ENTRY.size) <= wanted:
+            low = middle
         else:
             high = middle
     return low

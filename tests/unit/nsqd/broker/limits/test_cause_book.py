@@ -7,7 +7,7 @@ import pytest
 
 from diskqueue.layout import list_queues
 from nsqd.broker.limits import cause_book
-from nsqd.broker.limits.causes import CauseLog
+from nsqd.broker.limits.causes import Cause, CauseLog
 from nsqd.broker.topic import Topic
 from nsqd.config.limits import Limits
 from tests.support.broker_rig import BrokerRig
@@ -118,6 +118,59 @@ def test_causes_of_a_topic_that_is_gone_are_removed(tmp_path: Path) -> None:
     rig.advance(cause_book.LOOK_S + 1)
 
     assert not (tmp_path / FILE).exists()
+
+
+def test_causes_of_records_without_a_topic_stay(tmp_path: Path) -> None:
+    rig = BrokerRig(tmp_path, mem_queue_size=0, limits=LIMITS)
+    kill(rig, b"1")
+    rig.broker.close()
+    again = BrokerRig(tmp_path, mem_queue_size=0, limits=LIMITS)
+    again.broker.load([], list_queues(tmp_path))  # nsqd.dat is lost
+    again.advance(cause_book.LOOK_S + 1)
+
+    again.channel("c", "t.dead")
+    again.settle()
+
+    piece = again.channel("c", "t.dead").queue.take(10, 1000)
+    assert piece is not None
+    ids = piece.batch.ids(piece.start, piece.stop)
+    assert len(again.broker.causes.find(again.topic("t.dead"), ids)) == 1
+
+
+def test_thousands_of_topics_are_looked_at_in_turns(tmp_path: Path) -> None:
+    rig = BrokerRig(tmp_path, limits=LIMITS)
+    names = [f"t{number}.dead" for number in range(5)]
+    for name in names:
+        CauseLog(tmp_path, name).add([b"%016x" % 1], [Cause("t", "c", "ttl", 1, b"", 1)])
+        rig.broker.causes.open(name)
+    rig.publish(b"stays", topic=names[4])
+    rig.scheduler.has_tiny_slices = True
+    rig.scheduler.now += cause_book.LOOK_S
+    (timer,) = [each for each in rig.scheduler.pending_timers if each.when <= rig.scheduler.now]
+
+    timer.fire()
+
+    left = [len(list(tmp_path.glob("*.causes")))]
+    for _ in range(4):
+        rig.scheduler.turn()
+        left.append(len(list(tmp_path.glob("*.causes"))))
+    assert left == [4, 3, 2, 1, 1]
+    assert (tmp_path / f"{names[4]}.diskqueue.causes").exists()
+
+
+def test_only_new_causes_are_synced_at_the_end(tmp_path: Path) -> None:
+    rig = BrokerRig(tmp_path, limits=LIMITS)
+    kill(rig, b"1")
+    assert rig.broker.causes.close() == []
+
+    rig = BrokerRig(tmp_path, limits=LIMITS)
+    for name in ("a.dead", "b.dead"):
+        rig.topic(name)
+        rig.broker.causes.open(name)
+    kill(rig, b"2", advance_s=0.0)
+    works = rig.broker.causes.close()
+
+    assert len(works) == 2, "the file and the directory"
 
 
 def test_a_full_disk_leaves_the_dead_letter_without_a_cause(

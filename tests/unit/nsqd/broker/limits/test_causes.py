@@ -1,5 +1,6 @@
 """CauseLog: a cause is found under the id of its dead letter, or is unknown; it is never wrong."""
 
+import errno
 import os
 import tempfile
 from pathlib import Path
@@ -97,6 +98,38 @@ def test_refused_dead_letters_leave_nothing(tmp_path: Path) -> None:
 
     assert known(log, 1, 2, 3, 4) == [1, 4]
     assert known(CauseLog(tmp_path, "t.dead"), 1, 2, 3, 4) == [1, 4]
+
+
+def test_a_cause_is_found_behind_a_write_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = CauseLog(tmp_path, "t.dead")
+    fill(log, 1)
+    pwrite = os.pwrite
+
+    def write_and_fail(fd: int, data: bytes, position: int) -> int:
+        pwrite(fd, data, position)
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", write_and_fail)
+        with pytest.raises(OSError, match="Input/output"):
+            fill(log, 2, 3, 4, 5)
+    fill(log, 6)
+
+    assert known(log, *range(10)) == [1, 6]
+
+
+def test_the_room_of_a_large_file_is_freed_by_the_caller(tmp_path: Path) -> None:
+    log = CauseLog(tmp_path, "t.dead")
+    fill(log, *range(causes.LARGE_BYTES // SIZE))
+    assert log.remove() == []
+    fill(log, *range(causes.LARGE_BYTES // SIZE + 1))
+
+    (fd,) = log.remove()
+
+    os.close(fd)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_removed_causes_are_unknown(tmp_path: Path) -> None:
