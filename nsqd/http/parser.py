@@ -186,7 +186,7 @@ class RequestParser:
 
     def feed(self, data: bytes | memoryview) -> None:
         """Parse one slice; complete requests and at most one refusal are then in `ready`."""
-        is_between = self.phase is BETWEEN
+        is_first = self.phase is BETWEEN and not self.ready
         rest: bytes | memoryview = data
         if self._open_line or self.phase is BETWEEN:
             line = data if type(data) is bytes else bytes(data)
@@ -196,7 +196,7 @@ class RequestParser:
             rest = self._execute(rest)
         if self.phase is not BETWEEN:
             self._check_partial(len(data))
-        elif is_between and len(self.ready) == 1 and type(data) is bytes:
+        elif is_first and len(self.ready) == 1 and type(data) is bytes:
             request = self.ready[0]
             route = self._router.resolve(request.target, request.raw_method)
             self._heads.add(data, request, route)

@@ -57,6 +57,16 @@ def test_a_head_is_known_from_the_second_time_on_also_to_other_connections() -> 
     assert not read(parser, post(b"other", target=b"/pub?topic=u"))[1]
 
 
+def test_blank_lines_behind_a_request_that_waits_are_no_head() -> None:
+    heads = KnownHeads()
+    parser = make_parser(heads)
+    parser.feed(b"GET /ping HTTP/1.1\r\nHost: h\r\n\r\n")
+    parser.feed(b"\r\n\r\n")
+
+    assert len(parser.ready) == 1
+    assert make_parser(heads).find_repeated(b"\r\n\r\n") is None
+
+
 def test_a_request_without_a_body_is_found_again() -> None:
     parser = make_parser(KnownHeads())
     ping = b"GET /ping HTTP/1.1\r\nHost: h\r\n\r\n"
