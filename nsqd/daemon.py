@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nsqd.analytics.service import Analytics
+from nsqd.api.admin import await_receipt
 from nsqd.api.router import make_before_hook, make_router
 from nsqd.broker import metadata
 from nsqd.broker.broker import Broker
@@ -75,6 +76,8 @@ logger = logging.getLogger(__name__)
 
 # At a stop, publishers whose messages wait for the disk have so long to be answered.
 LAST_REPLIES_S = 10.0
+# At the end, dead letters have this long to leave the queues that they come from.
+LAST_DEAD_LETTERS_S = 10.0
 
 
 class Daemon:
@@ -270,6 +273,11 @@ class Daemon:
     async def _save_everything(self) -> None:
         """Write nsqd.dat and every message; an error is logged and becomes the exit code."""
         await self.metadata.close()
+        try:
+            async with asyncio.timeout(LAST_DEAD_LETTERS_S):
+                await await_receipt(self.broker.sync_dead_letters())
+        except TimeoutError:
+            logger.warning("NSQ: dead letters are not durable, and come from their channels again")
         errors = []
         try:
             self.metadata.save()

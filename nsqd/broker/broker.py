@@ -260,6 +260,19 @@ class Broker:
         """
         self._file_system = FileSystem(self._settings.disk.data_path)
 
+    def sync_dead_letters(self) -> Receipt:
+        """Begin to sync the dead letters; return the receipt that is done when they are durable.
+
+        They have left their old queues then. A close before puts those that have not into both.
+        """
+        receipt = Receipt(1)
+        for topic in filter(None, map(self.topics.get, self.causes.topic_names)):
+            for queue in topic.queues():
+                if isinstance(queue.backend, DiskBackend):
+                    receipt.include(queue.backend.sync())
+        receipt.settle(None)
+        return self.causes.sync_with(receipt) or receipt
+
     def close(self, run_all: RunAll = run_in_turn) -> list[OSError]:
         """Put every message on disk and let go of all files; return the errors.
 

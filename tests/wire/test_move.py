@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -246,6 +247,22 @@ async def test_replay_brings_each_to_the_channel_it_failed_in(
         assert await bodies_of(http, "orders", "mail") == ["m1", "m2"]
         assert await bodies_of(http, "orders", "bill") == ["b1"]
         assert await bodies_of(http, "orders", "other") == []
+
+
+async def test_dead_letters_are_in_one_queue_after_a_clean_stop(
+    start_nsqd: StartNsqd, tmp_path: Path
+) -> None:
+    nsqd = await start_nsqd(data_path=tmp_path, mem_queue_size=0, limits=DEAD)
+    await fail(nsqd, "mail", b"m1", b"m2")
+    async with await HttpClient.connect(("127.0.0.1", nsqd.daemon.http_port)) as http:
+        await dead_letters(http, 2)
+    await nsqd.stop()
+
+    again = await start_nsqd(data_path=tmp_path, mem_queue_size=0, limits=DEAD)
+
+    async with await HttpClient.connect(("127.0.0.1", again.daemon.http_port)) as http:
+        assert len(await dead_letters(http, 2)) == 2
+        assert await bodies_of(http, "orders", "mail") == []
 
 
 async def test_replay_of_a_channel_and_of_chosen_dead_letters(start_nsqd: StartNsqd) -> None:

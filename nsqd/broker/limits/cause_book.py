@@ -44,6 +44,11 @@ class CauseBook:
         self._has_failed = False
         self._is_closed = False
 
+    @property
+    def topic_names(self) -> list[str]:
+        """The topics that may have dead letters."""
+        return list(self._logs)
+
     def open(self, name: str) -> None:
         """Have the causes of a topic, which has files of them."""
         self._logs[name] = CauseLog(self._directory, name)
@@ -74,7 +79,7 @@ class CauseBook:
 
         Without another, the dead letters are in memory and their causes are synced some time later.
         """
-        if not self._unsynced:
+        if not self._unsynced and self._syncing is None:
             return receipt
         if receipt is None:
             if self._sync_timer is None and self._syncing is None:

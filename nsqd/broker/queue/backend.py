@@ -210,7 +210,7 @@ class DiskBackend:
         self._scheduler = scheduler
         now_ns = scheduler.steady_time_ns()
         self.due_log = DueLog(
-            *(settings.data_path, name, now_ns, self._find_step(now_ns)),
+            *(settings.data_path, name, now_ns, _find_step(self._scheduler, now_ns)),
             has_files=files is None or files.has_due,
         )
         self._on_write = on_write
@@ -329,7 +329,7 @@ class DiskBackend:
     def note_due(self, ids: Sequence[bytes], due_ns: int, *, are_unread: bool) -> None:
         """Record when messages are due; if that fails, a crash delivers them early."""
         now_ns = self._scheduler.steady_time_ns()
-        step_ns = self._find_step(now_ns)
+        step_ns = _find_step(self._scheduler, now_ns)
         try:
             self.due_log.add(ids, due_ns, now_ns, are_unread=are_unread, step_ns=step_ns)
         except OSError as error:
@@ -347,11 +347,7 @@ class DiskBackend:
             OSError: not all of them are on disk.
         """
         now_ns = self._scheduler.steady_time_ns()
-        self.due_log.replace(due_times, now_ns, self._find_step(now_ns))
-
-    def _find_step(self, now_ns: int) -> int:
-        """Return how far the wall clock has been set ahead since the start."""
-        return self._scheduler.wall_time_ns() - now_ns
+        self.due_log.replace(due_times, now_ns, _find_step(self._scheduler, now_ns))
 
     def leave_trace(self) -> None:
         """Leave a file by which a new queue without records is found after a crash."""
@@ -378,6 +374,12 @@ class DiskBackend:
         self.front.forget()
         self._pace.doubt()
         self._schedule.settle_all()
+        self._schedule.sync_fully(receipt)
+        return receipt
+
+    def sync(self) -> Receipt:
+        """Make everything durable, soon; the receipt is done when that has ended."""
+        receipt = Receipt(1)
         self._schedule.sync_fully(receipt)
         return receipt
 
@@ -463,6 +465,11 @@ class DiskBackend:
         """Start no sync any more."""
         self._retry.cancel()
         self._schedule.stop()
+
+
+def _find_step(scheduler: Scheduler, now_ns: int) -> int:
+    """Return how far the wall clock has been set ahead since the start."""
+    return scheduler.wall_time_ns() - now_ns
 
 
 class NullBackend:

@@ -120,6 +120,29 @@ def test_causes_of_a_topic_that_is_gone_are_removed(tmp_path: Path) -> None:
     assert not (tmp_path / FILE).exists()
 
 
+@SIZES
+@pytest.mark.parametrize("sync_every", [1, 2500])
+def test_a_dead_letter_is_in_one_queue_after_a_clean_end(
+    tmp_path: Path, mem_queue_size: int, sync_every: int
+) -> None:
+    rig = BrokerRig(tmp_path, mem_queue_size=mem_queue_size, limits=LIMITS, sync_every=sync_every)
+    rig.channel("c", "t.dead")
+    kill(rig, *numbered(3), advance_s=0.0)
+    outcomes: list[Exception | None] = []
+    rig.broker.sync_dead_letters().when_done(outcomes.append)
+    rig.settle()
+    assert outcomes == [None]
+    records = rig.broker.records()
+    assert rig.broker.close() == []
+
+    again = BrokerRig(tmp_path, mem_queue_size=mem_queue_size, limits=LIMITS)
+    again.broker.load(records)
+    again.settle()
+
+    assert again.channel("c").depth == 0
+    assert again.channel("c", "t.dead").depth == 3
+
+
 def test_causes_of_records_without_a_topic_stay(tmp_path: Path) -> None:
     rig = BrokerRig(tmp_path, mem_queue_size=0, limits=LIMITS)
     kill(rig, b"1")
