@@ -85,11 +85,6 @@ class Generation:
         self._lock = threading.Lock()
 
     @property
-    def is_stored(self) -> bool:
-        """Whether the name is known, and durable in its file."""
-        return self._value is not None
-
-    @property
     def stored(self) -> str | None:
         """The name, if it is known and durable in its file."""
         return self._value

@@ -474,7 +474,7 @@ class Durability:
             self.generation.note_retired(newest.number, newest.end)
 
     def _needs_generation(self, *, with_metadata: bool) -> bool:
-        return self._stores_generation and with_metadata and not self.generation.is_stored
+        return self._stores_generation and with_metadata and self.generation.stored is None
 
     def _is_idle(self, job: SyncJob) -> bool:
         """Tell whether a job would leave all files as they are."""

@@ -343,7 +343,7 @@ class RetainedLog:
             self._writer.close()  # most archives are written to now and then
         self.delete_dropped()
         self._is_unsynced = has_more
-        if self.size_bytes and not self.generation.is_stored:
+        if self.size_bytes and self.generation.stored is None:
             # The next sync tries again; a reader who asks for the generation is told the error.
             with contextlib.suppress(OSError):
                 self.generation.ensure()

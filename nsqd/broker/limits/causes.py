@@ -17,7 +17,6 @@ becomes the old one, whose entries are forgotten; without dead letters both file
 """
 
 import contextlib
-import logging
 import os
 import zlib
 from bisect import bisect_left
@@ -26,8 +25,6 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from diskqueue import layout
-
-logger = logging.getLogger(__name__)
 
 _ENTRY: Final = Struct(">16s16sqHBB64sI")
 _CHECKED: Final = Struct(">16s16sqHBB64s")
@@ -56,9 +53,8 @@ class CauseLog:
     """The causes of one topic's dead letters. It holds no file open."""
 
     def __init__(self, directory: str | os.PathLike[str], name: str) -> None:
-        self._directory = os.fspath(directory)
         self._name = name
-        self._path = layout.causes_path(self._directory, name)
+        self._path = layout.causes_path(os.fspath(directory), name)
         self._old_path = f"{self._path}.old"
         # The end of the entries, and the last of their ids; None before the first use.
         self._size_bytes: int | None = None
