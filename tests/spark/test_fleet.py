@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs import read_corrupt_records, snapshot
 from spark_jobs.__main__ import main
+from spark_jobs.read.files.scan import SegmentLostError
 from spark_jobs.read.fleet.client import NodeError
 from spark_jobs.read.fleet.lookup import find_nodes
 from spark_jobs.read.fleet.options import FleetOptions
@@ -248,6 +249,24 @@ def test_a_node_that_dies_while_it_is_read(tmp_path: Path) -> None:
     assert (row["kind"], row["topic"]) == ("unreachable", "t")
 
 
+def test_a_node_that_forgets_its_snapshot_is_told(tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path) as node:
+        create(node, "t", "c")
+        publish(node, "t", 0, 50)
+        with snapshot(nsqd=node.http_address, retries="0") as options:
+            # As when nsqd is started again, or runs short of disk.
+            [lease] = leases(node)
+            node.request("POST", f"/snapshot/release?id={lease['id']}")
+            with pytest.raises(SegmentLostError, match=r"LEASE_NOT_FOUND: its snapshot has ended"):
+                read_table(None, COLUMNS, **options)
+            lenient = options | {"failOnDataLoss": "false"}
+            assert len(read_table(None, COLUMNS, **lenient)) == 0
+            [row] = read_corruptions(None, **lenient)
+
+    assert (row["kind"], row["topic"], row["bytes"]) == ("unreachable", "t", 50 * 30 + 140)
+    assert "LEASE_NOT_FOUND" in row["reason"]
+
+
 def test_tokens_and_tls(tmp_path: Path) -> None:
     authority = make_authority(tmp_path)
     server = make_server(tmp_path, authority)
@@ -289,6 +308,11 @@ def test_a_node_that_is_none_is_named(fleet: Fleet, capsys: pytest.CaptureFixtur
     assert main(["count", "--nsqd", address]) == 1
 
     assert f"error: node {address}: 404 NOT_FOUND: it does not serve" in capsys.readouterr().err
+    assert main(["count", "--nsqd", fleet.nodes[0].tcp_address]) == 1
+    assert "does not speak HTTP: is that its TCP port?" in capsys.readouterr().err
+    assert main(["count", "--lookupd", fleet.nodes[0].http_address]) == 1
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert message.endswith("is no nsqlookupd: it answers 404 NOT_FOUND")
 
 
 @pytest.mark.usefixtures("spark")

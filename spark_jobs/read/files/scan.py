@@ -242,11 +242,17 @@ def _scan(
                 raise
             reason = f"is gone since this job was planned ({error}); let nsqd keep an archive"
             _report_lost(each, reason, fails=options.fails_on_data_loss)
+            if each.lease:
+                # Not consumed: the snapshot had it.
+                yield _unreachable(each, error), each
         except NodeError as error:
             if options.fails_on_data_loss or options.mode is Mode.FAILFAST or options.is_stream:
                 raise
-            size = each.end - each.start
-            yield Corruption("unreachable", each, each.start, size, str(error)), each
+            yield _unreachable(each, error), each
+
+
+def _unreachable(each: SegmentSlice, error: NodeError) -> Corruption:
+    return Corruption("unreachable", each, each.start, each.end - each.start, str(error))
 
 
 def _scan_local(

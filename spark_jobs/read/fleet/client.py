@@ -162,6 +162,11 @@ class NodeClient:
                     raise
                 cause: Exception = error
             except _RETRYABLE as error:
+                if _is_no_http(error) and not is_kept:
+                    self.close()
+                    raise NodeError(
+                        f"node {self.name} does not speak HTTP: is that its TCP port?"
+                    ) from error
                 cause = error
             except BaseException:
                 # The rest of an answer may still be on its way.
@@ -224,6 +229,12 @@ def _read_body(response: http.client.HTTPResponse, max_bytes: int) -> bytes:
     if expected is not None and len(content) < min(int(expected), max_bytes):
         raise ConnectionError("the connection broke within an answer")
     return content
+
+
+def _is_no_http(error: Exception) -> bool:
+    """Tell whether there was an answer that is none of HTTP, as of nsqd's TCP protocol."""
+    is_broken_off = isinstance(error, http.client.RemoteDisconnected)
+    return isinstance(error, http.client.BadStatusLine) and not is_broken_off
 
 
 def _error_code(text: bytes) -> str:

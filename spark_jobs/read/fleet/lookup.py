@@ -41,7 +41,8 @@ def _ask(address: str, options: FleetOptions) -> list[str]:
         answer, _ = client.fetch_json("GET", "/nodes")
         return [_node_url(producer, options) for producer in _producers(answer)]
     except RefusedError as error:
-        raise NodeError(f"{address} is no nsqlookupd: {error}") from error
+        reason = f"it answers {error.status} {error.code}"
+        raise NodeError(f"{address} is no nsqlookupd: {reason}") from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise NodeError(f"{address}: not the answer of an nsqlookupd: {error!r}") from error
     finally:

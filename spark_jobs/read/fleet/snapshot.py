@@ -85,7 +85,9 @@ def take_snapshot(options: ReadOptions) -> FleetSnapshot:
     if taken.failures and options.fails_on_data_loss:
         release(taken.leases, fleet)
         reasons = "; ".join(each.failure for each in taken.failures)
-        raise NodeError(f"{reasons}; set failOnDataLoss=false to read the other nodes")
+        raise NodeError(
+            f"{reasons}; set failOnDataLoss=false (jobs: --skip-consumed) to read the other nodes"
+        )
     return taken
 
 
