@@ -1,5 +1,6 @@
 """The page of nsqadmin: the same page, over three nodes."""
 
+import json
 import os
 import re
 import signal
@@ -29,6 +30,15 @@ def test_totals_are_the_sums_of_the_nodes(cluster: Cluster, open_page: OpenPage)
     page = open_page(cluster.admin, "/topics?q=sums", base="")
     row = page.locator('tr[data-key="sums"] td')
     expect(row.nth(2)).to_have_text("6")
+    waiting = sum(
+        queue["depth"]
+        for nsqd in cluster.nsqds
+        for topic in json.loads(nsqd.request("GET", "/stats?format=json"))["topics"]
+        for queue in (topic, *topic["channels"])
+    )
+    page.goto(f"http://{cluster.admin.http_address}/")
+    expect(page.locator("#total-waiting dd")).to_have_text(str(waiting))
+    page.goto(f"http://{cluster.admin.http_address}/topics?q=sums")
     page.get_by_role("link", name="sums", exact=True).click()
     expect(page).to_have_url(re.compile(r"/topics/sums$"))
     page.locator(".tabs").get_by_role("link", name="Nodes").click()
@@ -216,3 +226,12 @@ def test_tokens_ask_for_a_form_and_sign_out_ends_it(
         assert "secret" not in page.evaluate(
             "JSON.stringify(localStorage) + JSON.stringify(sessionStorage) + document.cookie"
         )
+        page.context.clear_cookies()  # as if nsqadmin had forgotten the session
+        page.get_by_label("Token").fill("cluster-secret")
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("dialog")).to_have_count(0)
+        expect(page.locator("#nodes tbody tr")).to_have_count(3)
+        assert page.url.endswith("/nodes")
+        page.get_by_role("link", name="Settings").first.click()
+        page.get_by_role("button", name="Sign out").click()
+        expect(page.get_by_label("Token")).to_be_visible()

@@ -153,6 +153,13 @@ def test_backlog_alone_can_be_shown(nsqd: DaemonProcess, open_page: OpenPage) ->
 
     expect(page.locator("tr[data-key]")).to_have_count(1)
     assert "backlog=1" in page.url
+    create(nsqd, "backlog.some", "c")
+    topic = open_page(nsqd, "/topics/backlog.some")
+    expect(topic.locator('tr[data-key="c"]')).to_be_visible()
+    publish(nsqd, "backlog.some", *[b"x"] * 100)
+    with Consumer(nsqd.address, "backlog.some", "c"):
+        expect(topic.locator('tr[data-key="c"] td').nth(3)).to_have_text(re.compile("[1-9]"))
+        expect(page.locator("tr[data-key]")).to_have_count(0)
 
 
 @pytest.mark.parametrize(
