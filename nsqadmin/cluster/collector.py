@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 # How long a round waits for nodes; slower ones are in the next. While answers keep coming, which a
 # busy machine takes its time to read, it goes on.
-PATIENCE_S: Final = 2.0
+PATIENCE_S: Final = 1.5
 SILENCE_S: Final = 0.5
 MAX_PATIENCE_S: Final = 10.0
 # For a node that failed the last time, and for an nsqlookupd once the nodes are known.
