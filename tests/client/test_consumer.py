@@ -71,6 +71,20 @@ async def test_a_slow_handler_is_given_time(nsqd: Nsqd) -> None:
     assert (await nsqd.channel("topic"))["timeout_count"] == 0
 
 
+async def test_the_first_touch_is_in_time_where_messages_wait(start_nsqd: StartNsqd) -> None:
+    """Less time than the second after which a consumer that knows no timeout would look."""
+    nsqd = await start_nsqd("--msg-timeout=800ms")
+    await publish(nsqd, b"slow")
+    async with Consumer("topic", "ch", nsqd=[nsqd.tcp_address], max_in_flight=1) as consumer:
+        message = await anext(aiter(consumer))
+        await until(lambda: consumer.stats().touched >= 2 or consumer.stats().received > 1)
+        assert consumer.stats().received == 1
+        message.fin()
+        await nsqd.wait_for_channel("topic", in_flight_count=0, depth=0)
+
+    assert (await nsqd.channel("topic"))["timeout_count"] == 0
+
+
 async def test_a_slow_handler_without_touches_is_late(nsqd: Nsqd) -> None:
     await publish(nsqd, b"slow")
     events = Events()

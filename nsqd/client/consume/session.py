@@ -79,7 +79,7 @@ class Session:
             self._add_link(address)
         if self._discovery is not None:
             self._spawn(self._discovery.run(self._found))
-        self._clock = self._loop.call_later(self._tick_s(), self._tick)
+        self._set_clock()
 
     def is_starved(self, share: float) -> bool:
         """Say whether a link has so much of its RDY in flight."""
@@ -139,6 +139,8 @@ class Session:
         self._observer.connected(link.nsqd)
         _logger.info("subscribed nsqd=%s topic=%s channel=%s", link.nsqd, link.topic, link.channel)
         self.flow.add(link)
+        if not self._is_closing:
+            self._set_clock()  # This nsqd may give less time than the others.
 
     def link_down(self, link: Link, error: NsqError) -> None:
         """Give its RDY to the others; end the consumer if no nsqd will ever let it in."""
@@ -229,6 +231,11 @@ class Session:
             now = self._loop.time()
             for link in self._links.values():
                 link.touch_due(now)
+        self._set_clock()
+
+    def _set_clock(self) -> None:
+        if self._clock is not None:
+            self._clock.cancel()
         self._clock = self._loop.call_later(self._tick_s(), self._tick)
 
     def _backed_off(self, level: int, pause_s: float) -> None:
