@@ -24,28 +24,6 @@ Format = Callable[[Message], bytes]
 Filter = Callable[[Message], bool]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that choose a format and a filter."""
-    group = add_formats(parser)
-    group.add_argument("--grep", metavar="REGEX", help="only bodies that match")
-    group.add_argument("--where", action="append", default=[], metavar="FIELD=VALUE",
-                       help="only JSON bodies with this; = != < > ~, dotted paths")  # fmt: skip
-
-
-def add_formats(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """Add the flags that choose a format."""
-    group = parser.add_argument_group("messages")
-    codes = "%%t topic, %%c channel, %%i id, %%a attempts, %%T time, %%n nsqd, %%S size, %%s body"
-    group.add_argument("--format", metavar="TEXT", help=codes)
-    group.add_argument("--pretty", action="store_true", help="JSON bodies over several lines")
-    group.add_argument("--time", action="store_true", help="the time of publishing before each")
-    group.add_argument("--print-topic", action="store_true", help="the topic before each")
-    group.add_argument("-0", dest="is_null", action="store_true", help="NUL behind each")
-    group.add_argument("--hex", action="store_true", help="bodies as hexadecimal digits")
-    group.add_argument("--framed", action="store_true", help="int32 size and bytes")
-    return group
-
-
 def has_format(options: argparse.Namespace) -> bool:
     """Say whether a format was chosen."""
     return bool(

@@ -15,10 +15,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
 from nsqd.cli.commands import COMMANDS, COMPLETE, GROUPS, NAGIOS_UNKNOWN, make_parser
 from nsqd.cli.output import CliError, ExitCode, did_you_mean
@@ -47,13 +47,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ExitCode.INTERRUPTED
 
 
-def entry() -> NoReturn:
-    """Run a command and leave at once: Python would take 7 ms to tidy up for nobody."""
-    code = main()
-    sys.stderr.flush()
-    os._exit(code)
-
-
 def _run(arguments: list[str]) -> int:
     if arguments[:1] == ["help"] and len(arguments) > 1:
         arguments = [arguments[1], "--help"]
@@ -75,6 +68,9 @@ def _run(arguments: list[str]) -> int:
     options = parser.parse_intermixed_args(rest) if name == "pub" else parser.parse_args(rest)
     if os.environ.get("NSQ_OUTPUT") == "json" and hasattr(options, "json"):
         options.json = True
+    # The modules are loaded: they stay, and nobody need look at them again.
+    gc.freeze()
+    gc.enable()
     code: int = module.run(options, name)
     return code
 
@@ -107,7 +103,3 @@ def _print_error(error: CliError, *, is_json: bool) -> None:
         print(text, file=sys.stderr)
     else:
         print(f"nsq: {text}", file=sys.stderr)
-
-
-if __name__ == "__main__":
-    entry()

@@ -49,8 +49,11 @@ ELSEWHERE = {
     "nsqd/cli/admin/topics.py": "cli/test_commands.py",
     "nsqd/cli/cluster.py": "cli/test_commands.py",
     "nsqd/cli/loop.py": "cli/test_commands.py",
+    "nsqd/cli/messages/follow.py": "cli/test_commands.py",
     "nsqd/cli/messages/job.py": "cli/test_pub_faults.py",
     "nsqd/cli/messages/peek.py": "cli/test_commands.py",
+    # Its two users are tested against an nsqd that follows a script.
+    "nsqd/cli/messages/plain.py": "unit/nsqd/cli/messages/test_express_tail.py",
     "nsqd/cli/messages/pub.py": "cli/test_commands.py",
     "nsqd/cli/messages/tail.py": "cli/test_commands.py",
     "nsqd/cli/programs/bench.py": "cli/test_programs.py",

@@ -18,7 +18,8 @@ from nsqd.cli.go.options import (
     read_go_nsq,
     run_tool,
 )
-from nsqd.cli.messages.tail import Plan, Tail, make_channel
+from nsqd.cli.messages.follow import Plan, Tail
+from nsqd.cli.messages.tail import make_channel
 from nsqd.cli.output import CliError
 from nsqd.cli.target import Node, Target
 from nsqd.client import Message

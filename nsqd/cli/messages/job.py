@@ -16,8 +16,9 @@ from datetime import timedelta
 from typing import Any, Final
 
 from nsqd.cli import loop
-from nsqd.cli.messages.express import READ_BYTES, SIGNALS
+from nsqd.cli.messages.express_pub import READ_BYTES
 from nsqd.cli.messages.pieces import Splitter, Unframer, fill_template, open_envelope
+from nsqd.cli.messages.plain import SIGNALS
 from nsqd.cli.messages.tally import Tally
 from nsqd.cli.output import CliError, ExitCode
 from nsqd.cli.progress import ProgressLine

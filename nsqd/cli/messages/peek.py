@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     parser.add_argument("--count", type=arguments.positive, default=10, metavar="N")
     parser.add_argument("--where", metavar="PLACES", help="memory,disk,in_flight,deferred")
     parser.add_argument("--tsv", action="store_true", help="columns separated by tabs")
-    formats.add_formats(parser)
+    arguments.add_formats(parser)
     arguments.add_common(parser)
 
 

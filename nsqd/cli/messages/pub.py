@@ -1,6 +1,6 @@
 """`nsq pub`: publish arguments, lines of stdin, or files; say exactly what was published.
 
-`Express` publishes what is plain, `Job` everything else, and what the express could not.
+`ExpressPub` publishes what is plain, `Job` everything else, and what the express could not.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from typing import Final
 
 from nsqd.cli import arguments
-from nsqd.cli.messages.express import Express
+from nsqd.cli.messages.express_pub import ExpressPub
 from nsqd.cli.messages.pieces import Splitter, Unframer
 from nsqd.cli.messages.tally import Tally
 from nsqd.cli.output import CliError, ExitCode, note
@@ -95,7 +95,7 @@ def run(options: argparse.Namespace, _name: str) -> int:
 
 def _make_express(
     options: argparse.Namespace, target: Target, tally: Tally, splitter: Splitter
-) -> Express | None:
+) -> ExpressPub | None:
     """Return the express, if it can do what is asked for; None otherwise."""
     bodies = [body.encode("utf-8", "surrogateescape") for body in options.bodies]
     if (
@@ -104,7 +104,7 @@ def _make_express(
         or not (options.retries and is_valid_topic_name(options.topic) and all(bodies))
     ):
         return None
-    return Express(
+    return ExpressPub(
         target.tcp_addresses[0],
         tally,
         splitter,
@@ -122,7 +122,7 @@ def _run_job(
     target: Target,
     tally: Tally,
     cutter: Splitter | Unframer,
-    express: Express | None = None,
+    express: ExpressPub | None = None,
 ) -> None:
     # Imported here: the express is for those who do not want to wait for asyncio.
     from nsqd.cli import loop

@@ -1,29 +1,20 @@
-"""`nsq tail`: show messages as they come. A message is finished after it was printed."""
+"""`nsq tail`: show messages as they come. A message is finished after it was printed.
+
+`ExpressTail` shows what is plain, `Tail` everything else, and goes on where the express could not.
+"""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
-import signal
-import stat
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
-from nsqd.cli import arguments, formats, loop
-from nsqd.cli.consuming import consumer_options
+from nsqd.cli import arguments
+from nsqd.cli.messages.express_tail import ExpressTail
 from nsqd.cli.output import CliError, ExitCode, note
-from nsqd.cli.progress import ProgressLine
-from nsqd.cli.target import Target, find_exit_code, find_target
-from nsqd.client import Consumer, NsqError
-from nsqd.client.consume.message import Batch, Message
+from nsqd.cli.target import Target, find_target
 from nsqd.protocol.names import is_ephemeral, is_valid_channel_name, is_valid_topic_name
-
-if TYPE_CHECKING:
-    from nsqd.cli.cluster import Outcome
 
 EXAMPLES: Final = {
     "tail": """examples:
@@ -31,28 +22,12 @@ EXAMPLES: Final = {
   nsq tail orders --channel audit -n 10 --json
   nsq tail orders --where 'amount>100' --format '%T %a %s\\n'"""
 }
-_BATCH_COUNT: Final = 2500
-_EMPTY_POLL_S: Final = 0.2
-_JOIN_POLL_S: Final = 2.0
-_PATTERN: Final = frozenset("*?[")
-
-
-@dataclass(slots=True)
-class Plan:
-    """The messages to show, and when to end."""
-
-    topics: Sequence[str]
-    channel: str
-    show: formats.Format
-    is_wanted: formats.Filter | None = None
-    count: int = 0  # messages to show; 0 for no end
-    is_count_per_topic: bool = False
-    wait_s: float | None = None  # silence that ends it
-    is_until_empty: bool = False
-    max_in_flight: int = 2500
-    directory: Path | None = None  # a file for each message, instead of stdout
-    consumer_options: dict[str, Any] | None = None
-    is_quiet: bool = False
+PATTERN: Final = frozenset("*?[")
+# Flags that only `Tail` knows.
+_SPECIAL: Final = (
+    *("until_empty", "dir", "json", "pretty", "time", "print_topic", "hex", "framed", "grep"),
+    *("where", "sample", "max_attempts", "dead_letter", "opt", "snappy", "deflate", "verbose"),
+)
 
 
 def make_channel() -> str:
@@ -69,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     parser.add_argument("--until-empty", action="store_true", help="end when the channel is empty")
     parser.add_argument("--dir", metavar="DIR", help="a file for each message, TOPIC.ID")
     parser.add_argument("--wait", type=arguments.duration, metavar="TIME", help="end after silence")
-    formats.add_arguments(parser)
+    arguments.add_messages(parser)
     arguments.add_consumer(parser)
     arguments.add_common(parser)
 
@@ -83,267 +58,53 @@ def run(options: argparse.Namespace, _name: str) -> int:
     target = find_target(options)
     channel = options.channel or make_channel()
     for name in options.topics:
-        if not is_valid_topic_name(name) and not _PATTERN & set(name):
+        if not is_valid_topic_name(name) and not PATTERN & set(name):
             raise CliError(f"not the name of a topic: {name!r}", ExitCode.USAGE)
     if not is_valid_channel_name(channel):
         raise CliError(f"not the name of a channel: {channel!r}", ExitCode.USAGE)
     if options.channel and not is_ephemeral(channel) and sys.stdout.isatty():
         note(f"nsq: messages that are shown leave channel {channel}", is_quiet=options.quiet)
-    plan = Plan(
-        options.topics,
+    express = _make_express(options, target, channel)
+    if express is None:
+        return _run_tail(options, target, channel)
+    try:
+        code = express.run()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise CliError(f"stdout: {error.strerror}") from error
+    return _run_tail(options, target, channel, express.shown) if code is None else code
+
+
+def _make_express(options: argparse.Namespace, target: Target, channel: str) -> ExpressTail | None:
+    """Return the express, if it can do what is asked for; None otherwise."""
+    is_plain = not any(getattr(options, name) for name in _SPECIAL) and options.format is None
+    is_here = len(target.nodes) == 1 and target.nodes[0].tcp and not target.lookupds
+    is_open = not target.tls and not target.auth_secret
+    is_one = len(options.topics) == 1 and is_valid_topic_name(options.topics[0])
+    if not (is_plain and is_here and is_open and is_one) or sys.stdout.isatty():
+        return None
+    return ExpressTail(
+        target.tcp_addresses[0],
+        options.topics[0],
         channel,
-        formats.make_format(options),
-        formats.make_filter(options),
-        options.count,
+        end=b"\0" if options.is_null else b"\n",
+        count=options.count,
         wait_s=options.wait,
-        is_until_empty=options.until_empty,
         max_in_flight=options.max_in_flight,
-        directory=_make_directory(options),
-        consumer_options=consumer_options(options, target, user_agent="nsq-tail", backoff=None),
+        msg_timeout_s=options.msg_timeout,
+        timeout_s=options.timeout,
         is_quiet=options.quiet,
     )
-    if plan.directory is not None and not options.json and not formats.has_format(options):
-        plan.show = lambda message: message.body
-    return loop.run(Tail(plan, target, options.timeout).run(), is_verbose=options.verbose)
 
 
-def _make_directory(options: argparse.Namespace) -> Path | None:
-    if options.dir is None:
-        return None
-    directory = Path(options.dir)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CliError(f"{directory}: {error.strerror}") from error
-    return directory
+def _run_tail(options: argparse.Namespace, target: Target, channel: str, shown: int = 0) -> int:
+    if options.count and shown >= options.count:
+        return ExitCode.DONE
+    # Imported here: the express is for those who do not want to wait for asyncio.
+    from nsqd.cli import loop
+    from nsqd.cli.messages.follow import Tail, make_plan
 
-
-class Tail:
-    """One run: a consumer for each topic, one stdout for all."""
-
-    def __init__(self, plan: Plan, target: Target, timeout_s: float) -> None:
-        """Prepare; `run` connects."""
-        self._plan = plan
-        self._target = target
-        self._timeout_s = timeout_s
-        self._shown = 0
-        self._shown_by_topic: dict[str, int] = {}
-        self._consumers: dict[str, Consumer] = {}
-        self._tasks: list[asyncio.Task[None]] = []
-        self._started = 0.0
-        self._stop = asyncio.Event()
-        self._printing = asyncio.Lock()
-        self._last_at = 0.0
-        self._code = ExitCode.DONE
-        self._failure: BaseException | None = None
-        self._can_block = can_block(1)
-
-    async def run(self) -> int:
-        """Show messages until the end; return the exit code.
-
-        Raises:
-            CliError: no nsqd lets this consumer in.
-        """
-        running = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            running.add_signal_handler(number, self._interrupted)
-        self._last_at = self._started = running.time()
-        for topic in await self._find_topics():
-            self._join(topic)
-        helpers = [running.create_task(self._watch())]
-        if any(_PATTERN & set(topic) for topic in self._plan.topics):
-            helpers.append(running.create_task(self._join_new_ones()))
-        # Lines on a terminal are progress enough.
-        is_quiet = self._plan.is_quiet or os.isatty(1)
-        try:
-            async with ProgressLine(self._show_progress, is_quiet=is_quiet):
-                await self._stop.wait()
-        finally:
-            for helper in helpers:
-                helper.cancel()
-            await asyncio.gather(*(consumer.close() for consumer in self._consumers.values()))
-            await asyncio.gather(*helpers, *self._tasks, return_exceptions=True)
-        if isinstance(self._failure, NsqError):
-            raise CliError(str(self._failure), find_exit_code(self._failure))
-        if self._failure is not None:
-            raise self._failure
-        return self._code
-
-    def _join(self, topic: str) -> None:
-        consumer = self._consumers[topic] = self._make_consumer(topic)
-        consumer.start()
-        self._tasks.append(asyncio.get_running_loop().create_task(self._follow(topic, consumer)))
-
-    async def _join_new_ones(self) -> None:
-        """Look for topics that fit a pattern and have appeared meanwhile."""
-        while True:
-            await asyncio.sleep(_JOIN_POLL_S)
-            try:
-                topics = await self._find_topics()
-            except CliError:
-                continue  # No server answers at the moment; the consumers go on.
-            for topic in topics:
-                if topic not in self._consumers:
-                    self._join(topic)
-
-    def _show_progress(self) -> str:
-        lasted_s = max(asyncio.get_running_loop().time() - self._started, 1e-9)
-        stats = [consumer.stats() for consumer in self._consumers.values()]
-        in_flight = sum(each.in_flight for each in stats)
-        nodes = sum(each.connections for each in stats)
-        rate = self._shown / lasted_s
-        return f"{self._shown:,} shown, {rate:,.0f}/s, {in_flight:,} in flight, {nodes} connections"
-
-    def _make_consumer(self, topic: str) -> Consumer:
-        plan = self._plan
-        in_flight = min(plan.max_in_flight, plan.count) if plan.count else plan.max_in_flight
-        return Consumer(
-            topic,
-            plan.channel,
-            nsqd=self._target.tcp_addresses,
-            lookupd=self._target.lookupds,
-            max_in_flight=in_flight,
-            **(plan.consumer_options or {}),
-        )
-
-    async def _find_topics(self) -> list[str]:
-        """Return the topics, patterns resolved."""
-        names = [topic for topic in self._plan.topics if not _PATTERN & set(topic)]
-        patterns = [topic for topic in self._plan.topics if topic not in names]
-        if patterns:
-            import fnmatch
-
-            stats = await self._find_stats()
-            known = {
-                str(topic["topic_name"])
-                for outcome in stats
-                if outcome.error is None
-                for topic in outcome.answer.get("topics") or []
-            }
-            names += sorted(
-                name for name in known if any(fnmatch.fnmatchcase(name, p) for p in patterns)
-            )
-        if not names:
-            raise CliError("no such topic", ExitCode.MISSING)
-        return list(dict.fromkeys(names))
-
-    async def _find_stats(self) -> list[Outcome]:
-        # Imported here: only patterns and --until-empty need HTTP.
-        from nsqd.cli.cluster import Cluster
-
-        async with Cluster(self._target, self._timeout_s) as cluster:
-            return await cluster.find_stats(await cluster.find_nodes())
-
-    async def _follow(self, topic: str, consumer: Consumer) -> None:
-        try:
-            async for batch in consumer.batches(_BATCH_COUNT, 0.0):
-                async with self._printing:
-                    await self._print(topic, consumer, batch)
-                if self._stop.is_set():
-                    return
-        except (NsqError, OSError) as error:
-            self._failure = error
-            self._stop.set()
-
-    async def _print(self, topic: str, consumer: Consumer, batch: Batch) -> None:
-        """Print the messages of a batch, then finish them; those too many go back."""
-        plan = self._plan
-        running = asyncio.get_running_loop()
-        self._last_at = running.time()
-        wanted: list[Message] = list(batch)
-        if plan.is_wanted is not None:
-            wanted = [message for message in wanted if plan.is_wanted(message)]
-        room = self._room(topic)
-        too_many = [] if room is None else wanted[room:]
-        wanted = wanted if room is None else wanted[:room]
-        if wanted and plan.directory is not None:
-            await loop.in_thread(write_files, plan.directory, wanted, plan.show)
-        elif wanted:
-            data = b"".join(map(plan.show, wanted))
-            if self._can_block:
-                # In a thread: a reader that waits must not keep heartbeats from being answered.
-                await loop.in_thread(write_all, data)
-            else:
-                write_all(data)
-        for message in too_many:
-            if not message.is_answered:
-                message.req(0, backoff=False)
-        self._shown += len(wanted)
-        self._shown_by_topic[topic] = self._shown_by_topic.get(topic, 0) + len(wanted)
-        room = self._room(topic)
-        if room is not None:
-            # Before the FINs, which would have nsqd send messages that are not wanted any more.
-            consumer.set_max_in_flight(min(room, plan.max_in_flight))
-        batch.fin()
-        if room == 0:
-            self._stop.set()
-
-    def _room(self, topic: str) -> int | None:
-        """Return how many messages may still be shown; None for any number."""
-        plan = self._plan
-        if not plan.count:
-            return None
-        shown = self._shown_by_topic.get(topic, 0) if plan.is_count_per_topic else self._shown
-        return max(0, plan.count - shown)
-
-    async def _watch(self) -> None:
-        """End it after silence, or when the channels are empty."""
-        plan = self._plan
-        running = asyncio.get_running_loop()
-        if plan.wait_s is None and not plan.is_until_empty:
-            return
-        while True:
-            await asyncio.sleep(min(_EMPTY_POLL_S, plan.wait_s or _EMPTY_POLL_S))
-            silent_s = running.time() - self._last_at
-            is_over = plan.wait_s is not None and silent_s >= plan.wait_s
-            if not is_over and plan.is_until_empty and silent_s >= _EMPTY_POLL_S:
-                is_over = await self._are_empty(list(self._consumers))
-            if is_over:
-                if plan.count and self._shown < plan.count:
-                    self._code = ExitCode.TIMEOUT
-                self._stop.set()
-                return
-
-    async def _are_empty(self, topics: list[str]) -> bool:
-        stats = await self._find_stats()
-        failed = [outcome for outcome in stats if outcome.error is not None]
-        if failed:
-            self._failure = NsqError(f"{failed[0].server}: {failed[0].error}")
-            return True
-        found = [topic for each in stats for topic in each.answer["topics"] or []]
-        left = 0
-        for topic in found:
-            if topic["topic_name"] in topics:
-                left += int(topic["depth"])
-                for channel in topic["channels"] or []:
-                    if channel["channel_name"] == self._plan.channel:
-                        left += int(channel["depth"]) + int(channel["in_flight_count"])
-        return not left
-
-    def _interrupted(self) -> None:
-        if self._stop.is_set():
-            os._exit(ExitCode.INTERRUPTED)
-        self._stop.set()
-
-
-def can_block(descriptor: int) -> bool:
-    """Say whether writes may wait for a reader: of a pipe, a socket, a terminal."""
-    mode = os.fstat(descriptor).st_mode
-    is_null = stat.S_ISCHR(mode) and not os.isatty(descriptor)
-    return not (stat.S_ISREG(mode) or is_null)
-
-
-def write_files(directory: Path, messages: Sequence[Message], show: formats.Format) -> None:
-    """Write each message into a file of its own, which appears under its name when it is whole."""
-    for message in messages:
-        path = directory / f"{message.topic}.{message.id.decode('ascii', 'replace')}"
-        temporary = path.with_name(f".{path.name}")
-        temporary.write_bytes(show(message))
-        temporary.replace(path)
-
-
-def write_all(data: bytes) -> None:
-    """Write to stdout, past Python's buffer, whose lock a blocked thread would keep at the end."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(1, view) :]
+    plan = make_plan(options, target, channel)
+    tail = Tail(plan, target, options.timeout, shown)
+    return loop.run(tail.run(), is_verbose=options.verbose)

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from nsqd.cli import formats
+from nsqd.cli import arguments, formats
 from nsqd.cli.messages.pieces import open_envelope
 from nsqd.cli.output import CliError
 from tests.support.client_messages import make_message
@@ -13,7 +13,7 @@ from tests.support.client_messages import make_message
 
 def options(*argv: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    formats.add_arguments(parser)
+    arguments.add_messages(parser)
     parser.add_argument("--json", action="store_true")
     return parser.parse_args(argv)
 

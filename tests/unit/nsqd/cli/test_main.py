@@ -80,8 +80,9 @@ def test_a_tail_loads_no_more_than_it_needs() -> None:
     assert not set(done.stderr.split()) & {"snappy", "httptools", "diskqueue.queue", "tomllib"}
 
 
-def test_the_express_loads_no_event_loop() -> None:
-    program = "import sys, nsqd.cli.main, nsqd.cli.messages.pub; print(*sys.modules)"
+@pytest.mark.parametrize("command", ["pub", "tail"])
+def test_the_express_loads_no_event_loop(command: str) -> None:
+    program = f"import sys, nsqd.cli.main, nsqd.cli.messages.{command}; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )

@@ -12,7 +12,7 @@ from typing import IO
 
 import pytest
 
-from nsqd.cli.messages.express import Express
+from nsqd.cli.messages.express_pub import ExpressPub
 from nsqd.cli.messages.pieces import Splitter
 from nsqd.cli.messages.tally import Tally
 from nsqd.client.address import Address
@@ -82,9 +82,9 @@ def express(
     stdin: int = -1,
     batch_count: int = 2,
     timeout_s: float = 20.0,
-) -> Iterator[tuple[Express, Tally]]:
+) -> Iterator[tuple[ExpressPub, Tally]]:
     tally = Tally("t")
-    made = Express(
+    made = ExpressPub(
         nsqd.address if isinstance(nsqd, FakeNsqd) else nsqd,
         tally,
         Splitter(b"\n"),
