@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Shell, node
+from tests.support.auth_server import AuthServer, allow, answer
 from tests.support.certs import make_authority, make_server
 from tests.support.daemon_process import DaemonProcess, WaitingDaemon
 from tests.support.waiting import wait_until
@@ -177,8 +178,31 @@ def test_a_certificate_that_is_not_trusted_is_exit_5(shell: Shell, tmp_path: Pat
         shell.nsq("pub", "t", "x", *at, authority.cert_file)
         refused = shell.run("nsq", "pub", "t", "x", *at, other.cert_file, code=5)
         shell.nsq("tail", "t", "-n", "1", *at, other.cert_file, code=5)
+        shell.nsq("to-file", "t", "--output-dir", str(tmp_path), *at, other.cert_file, code=5)
+        shell.nsq("to-http", "t", "--post", "http://127.0.0.1:1/", *at, other.cert_file, code=5)
+        destination = ("--destination-nsqd", "127.0.0.1:1", "--destination-topic", "x")
+        shell.nsq("to-nsq", "t", *destination, *at, other.cert_file, code=5)
+        shell.nsq("each", "t", "c", *at, other.cert_file, "--", "cat", code=5)
 
     assert refused.stderr.endswith(b"\nnothing is published\n")
+
+
+def test_a_secret_that_is_missing_or_wrong_is_exit_5(shell: Shell, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("wrong")
+    with (
+        AuthServer() as auth,
+        DaemonProcess(tmp_path / "nsqd", f"--auth-http-address={auth.address}") as daemon,
+    ):
+        auth.answers["right"] = (200, answer(allow()))
+        for flags in ((), ("--auth-secret-file", str(secret))):
+            at = ("-a", daemon.tcp_address, *flags)
+            shell.nsq("pub", "t", "x", *at, code=5)
+            shell.nsq("tail", "t", "-n", "1", *at, code=5)
+            shell.nsq("to-file", "t", "--output-dir", str(tmp_path), *at, code=5)
+            shell.nsq("each", "t", "c", *at, "--", "cat", code=5)
+        secret.write_text("right")
+        shell.nsq("pub", "t", "x", "-a", daemon.tcp_address, "--auth-secret-file", str(secret))
 
 
 def _folder(path: Path) -> Path:

@@ -21,8 +21,8 @@ from nsqd.cli import arguments
 from nsqd.cli.cluster import Cluster, Outcome
 from nsqd.cli.output import CliError, ExitCode, note
 from nsqd.cli.progress import ProgressLine
-from nsqd.cli.target import Target
-from nsqd.client import AuthError, Consumer, NsqError
+from nsqd.cli.target import Target, find_exit_code
+from nsqd.client import Consumer, NsqError
 from nsqd.protocol.names import is_valid_channel_name, is_valid_topic_name
 
 PATTERN: Final = frozenset("*?[")
@@ -154,8 +154,7 @@ class Intake:
 
     def _raise_failure(self) -> None:
         if isinstance(self._failure, NsqError):
-            is_auth = isinstance(self._failure, AuthError)
-            code = ExitCode.FORBIDDEN if is_auth else ExitCode.FAILED
+            code = find_exit_code(self._failure)
             raise CliError(str(self._failure), code) from self._failure
         if self._failure is not None:
             raise self._failure

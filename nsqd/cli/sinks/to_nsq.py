@@ -20,7 +20,7 @@ from nsqd.cli.sinks.hostpool import MODES, HostPool, Mode
 from nsqd.cli.sinks.intake import Intake, IntakePlan, Topics
 from nsqd.cli.sinks.json_filter import JsonFilter, MissingFieldError, NotJsonError
 from nsqd.cli.sinks.timings import HostTimings
-from nsqd.cli.target import Target, find_target
+from nsqd.cli.target import Target, find_exit_code, find_target
 from nsqd.client import (
     Address,
     Batch,
@@ -200,7 +200,7 @@ async def forward(plan: ForwardPlan, consuming: IntakePlan, target: Target) -> d
         await forwarder.start()
         await running.run(handle, show)
     except NsqError as error:
-        raise CliError(str(error)) from error
+        raise CliError(str(error), find_exit_code(error)) from error
     finally:
         await forwarder.close()
     return {
