@@ -12,7 +12,7 @@ SEEDS ?= 2000
 KILLS ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help run test coverage lint format bench bench-clients soak damage cluster stream-kills bench-spark test-spark screenshots fuzz java chromium clean
+.PHONY: help run test coverage lint format bench bench-clients soak damage cluster stream-kills bench-spark test-spark screenshots fuzz mutants java chromium clean
 
 help: ## list these targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,10 @@ $(VENV)/.test: pyproject.toml | $(VENV)/.made
 
 $(VENV)/.fuzz: pyproject.toml | $(VENV)/.test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group fuzz
+	@touch $@
+
+$(VENV)/.mutants: pyproject.toml | $(VENV)/.test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group mutants
 	@touch $@
 
 run: $(VENV)/.run ## run nsqd on its usual ports, with its data in ./data (ARGS="--flag=value ...")
@@ -92,6 +96,9 @@ test-spark: $(VENV)/.test java ## run the Spark tests on another pyspark, the ol
 
 fuzz: $(VENV)/.fuzz ## look for bytes that break a reader (TARGET=wire SECONDS=60 ARGS="--seed 1")
 	$(BIN)/python -m tests.fuzz --target $(or $(TARGET),all) --seconds $(or $(SECONDS),60) $(ARGS)
+
+mutants: $(VENV)/.mutants ## change SAMPLE=200 lines by lot, one at a time, and count the changes that tests notice (SEED=1)
+	$(BIN)/python -m tests.mutation --seed $(or $(SEED),1) --sample $(or $(SAMPLE),200) $(ARGS)
 
 chromium: # tests/console opens the page in it
 	@sh .ci/ensure_chromium

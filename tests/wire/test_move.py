@@ -100,6 +100,23 @@ async def test_thousands_on_disk_are_moved_to_disk(start_nsqd: StartNsqd) -> Non
         assert topic["backend_depth"] >= 2990
 
 
+async def test_what_was_moved_from_disk_does_not_come_back_at_a_restart(
+    start_nsqd: StartNsqd,
+) -> None:
+    nsqd = await start_nsqd(mem_queue_size=0)
+    await nsqd.publish("dead", b"1", b"2", b"3")
+    async with await HttpClient.connect(("127.0.0.1", nsqd.daemon.http_port)) as http:
+        await http.post("/topic/create?topic=orders", b"")
+        await http.post("/topic/move?topic=dead&to=orders&count=2", b"")
+    await nsqd.stop()
+
+    nsqd = await start_nsqd(mem_queue_size=0)
+
+    async with await HttpClient.connect(("127.0.0.1", nsqd.daemon.http_port)) as http:
+        assert await bodies_of(http, "dead") == ["3"]
+        assert await bodies_of(http, "orders") == ["1", "2"]
+
+
 async def test_full_topic_gets_what_fits(nsqd: RunningDaemon, http: HttpClient) -> None:
     await nsqd.publish("dead", *(b"%d" % number for number in range(600)))
     await nsqd.publish("dead", b"last")

@@ -9,7 +9,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from diskqueue import envelope
-from diskqueue.salvage import Span, find_spans
+from diskqueue.envelope import HEADER_BYTES
+from diskqueue.salvage import Span, find_spans, is_record_start
 from tests.unit.diskqueue.queue_files import RECORD_BYTES, framed, payload, records
 
 
@@ -171,3 +172,13 @@ def test_whatever_is_overwritten_the_others_are_kept(
     ]
     assert [body for body in found if body in untouched] == untouched
     assert len(found) <= len(payloads)
+
+
+@pytest.mark.parametrize(("body_bytes", "cut_bytes"), [(0, 0), (0, 1), (1, 0), (1, 1), (9, 5)])
+def test_a_record_may_start_where_the_rest_of_the_segment_has_room_for_it(
+    body_bytes: int, cut_bytes: int
+) -> None:
+    record = framed(payload(7, HEADER_BYTES + body_bytes))
+    rest = record[: len(record) - cut_bytes]
+
+    assert is_record_start(rest, len(rest), 1000) is not bool(cut_bytes)

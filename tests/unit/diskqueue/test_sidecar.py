@@ -545,3 +545,49 @@ def test_pipe_in_place_of_the_segment_at_the_read_position_is_not_opened(tmp_pat
     os.mkfifo(segment)  # to open it would wait for a writer
 
     assert 3 in numbers(drain(open_queue(tmp_path, 1)))
+
+
+def encode_block(block: bytes) -> bytes:
+    """A whole file with the bytes of one block."""
+    return sidecar.encode(
+        Position(0, 0), sidecar.encode_body(Position(0, 0), 0, Intervals(), [block])
+    )
+
+
+def test_ranges_out_of_order_are_refused() -> None:
+    first, second = Interval(0, 32, 1), Interval(64, 96, 1)
+    one = Block(0, Intervals([first]), 0, 7, 8).encode()
+    two = Block(0, Intervals([first, second]), 64, 7, 8).encode()
+    assert sidecar.decode(encode_block(two)).blocks[0].end == 96
+    size = len(two) - len(one)
+
+    with pytest.raises(CorruptSidecarError, match="ranges are wrong"):
+        sidecar.decode(encode_block(two[: -2 * size] + two[-size:] + two[-2 * size : -size]))
+
+
+@pytest.mark.parametrize("last_start", [0, 63, 96])
+def test_a_last_record_outside_the_last_range_is_refused(last_start: int) -> None:
+    ranges = Intervals([Interval(0, 32, 1), Interval(64, 96, 1)])
+
+    with pytest.raises(CorruptSidecarError, match="ranges are wrong"):
+        sidecar.decode(encode_block(Block(0, ranges, last_start, 7, 8).encode()))
+
+
+def test_a_block_that_ends_at_the_read_position_is_none_of_the_evidence(tmp_path: Path) -> None:
+    write_segment(tmp_path, 0, records(0, 6))
+    fd = os.open(segment_path(tmp_path, 0), os.O_RDONLY)
+    crcs = {start: sidecar.fingerprint(fd, start) for start in (32, 64, 128)}
+    os.close(fd)
+    blocks = [
+        Block(0, Intervals([Interval(start, start + 32, 1)]), start, crcs[start], crcs[start])
+        for start in (32, 128)
+    ]
+    read = Position(0, 64)
+    encoded = [block.encode() for block in blocks]
+    body = sidecar.encode_body(read, crcs[64], Intervals(), encoded)
+    sidecar_path(tmp_path).write_bytes(sidecar.encode(read, body))
+
+    found = sidecar.examine(str(tmp_path), "t", read, {0: 192})
+
+    assert found is not None
+    assert (found.doubts, found.blocks) == ([], blocks[1:])

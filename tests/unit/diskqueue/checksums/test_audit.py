@@ -27,6 +27,7 @@ def change(path: Path, place: int) -> None:
 def test_whole_segment_is_covered(tmp_path: Path) -> None:
     found = audit(str(make_segment(tmp_path)))
 
+    assert found.has_file
     assert (found.denied, found.uncovered_bytes, found.garbage_bytes) == ([], 0, 0)
 
 
@@ -98,3 +99,15 @@ def test_part_of_a_segment_is_compared_wherever_it_is_read(tmp_path: Path) -> No
     find = partial(iter_denied, read_at, checksums, make_seed(NAME, 0))
     assert [part.start for part in find(SIZE, 10 * SIZE)] == [2 * SIZE]
     assert not list(find(3 * SIZE, 10 * SIZE))
+
+
+def test_bytes_behind_the_last_entry_are_uncovered(tmp_path: Path) -> None:
+    path = make_segment(tmp_path)
+    queue = DiskQueue(tmp_path, NAME, has_checksums=False)
+    queue.put([payload(number, 40) for number in (10, 11)])
+    queue.close()
+
+    found = audit(str(path))
+
+    assert found.uncovered == [(10 * SIZE, 12 * SIZE)]
+    assert found.uncovered_bytes == 2 * SIZE

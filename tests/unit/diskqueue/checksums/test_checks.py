@@ -147,9 +147,10 @@ def test_damaged_entries_leave_their_records_uncovered() -> None:
     assert walk(segment, damaged) == (segment, [], SIZE)
 
 
-def test_place_in_a_long_file_is_found_without_reading_all_of_it() -> None:
+@pytest.mark.parametrize("number", [1, 2_000, 7_777, 15_000, 19_990])
+def test_place_in_a_long_file_is_found_without_reading_all_of_it(number: int) -> None:
     segment, checksums = write([[40]] * 20_000)
-    position = 15_000 * SIZE
+    position = number * SIZE
     reads = []
 
     def read_checks(size: int, offset: int) -> bytes:
@@ -167,7 +168,7 @@ def test_place_in_a_long_file_is_found_without_reading_all_of_it() -> None:
     found = checks.clear(segment[position : position + 10 * SIZE], position, is_whole=False)
 
     assert isinstance(found, Clearance)
-    assert found.end == position + 10 * SIZE
+    assert (found.end, found.is_covered) == (position + 10 * SIZE, True)
     assert len(reads) < 10
 
 

@@ -291,3 +291,20 @@ def test_torn_write_is_in_doubt_after_a_second_crash_too(tmp_path: Path) -> None
     queue = open_queue(copy)
 
     assert drain(queue) == make_payloads(30) + make_payloads(2, first=80)
+
+
+def test_checksums_that_only_note_a_doubt_go_with_their_segment(tmp_path: Path) -> None:
+    queue = DiskQueue(tmp_path, NAME, has_checksums=False)
+    queue.put(make_payloads(3))
+    queue.close()
+    with segment_path(tmp_path, 0).open("ab") as file:
+        file.write(framed(payload(50, 40)))
+    queue = open_queue(tmp_path)
+    assert segment_path(tmp_path, 0).with_suffix(".crc").exists()
+
+    assert len(drain(queue)) == 4
+    queue.commit(range(4))
+    queue.close()
+
+    assert not segment_path(tmp_path, 0).exists()
+    assert not segment_path(tmp_path, 0).with_suffix(".crc").exists()

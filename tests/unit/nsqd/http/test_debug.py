@@ -1,6 +1,7 @@
 """The files that the profiler writes, the code that it sees, and the stalls of the loop."""
 
 import asyncio
+import ctypes
 import marshal
 import pstats
 import threading
@@ -13,7 +14,14 @@ from typing import cast
 import pytest
 
 from nsqd.http import debug
-from nsqd.http.debug import MAX_STACK_DEPTH, PROFILE_INTERVAL_S, Profiler, Stack, StallCounts
+from nsqd.http.debug import (
+    MAX_STACK_DEPTH,
+    PROFILE_INTERVAL_S,
+    Profiler,
+    Stack,
+    StallCounts,
+    find_malloc_trim,
+)
 from nsqd.runtime import loop_watch
 from nsqd.runtime.loop_watch import BEAT_S
 
@@ -194,3 +202,15 @@ def test_stalls_below_a_millisecond_are_not_looked_for(monkeypatch: pytest.Monke
 
     assert "of 1ms or more" in describe(rig.watch(0.000_000_001))
     assert rig.look_interval_s == rig.beat_delay_s == 0.001
+
+
+@pytest.mark.parametrize("error", [OSError("no such library"), AttributeError("malloc_trim")])
+def test_a_libc_without_malloc_trim_has_none(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refuse(_name: None) -> None:
+        raise error
+
+    monkeypatch.setattr(ctypes, "CDLL", refuse)
+
+    assert find_malloc_trim() is None

@@ -128,3 +128,30 @@ async def test_a_client_that_takes_nothing_is_given_up(
     assert isinstance(error, TimeoutError)
     assert str(error) == "the client does not read"
     assert transport.written_bytes <= len(HEAD) + MAX_UNSENT_BYTES + BLOCK_BYTES
+
+
+class RestingTransport(asyncio.Transport):
+    """Holds these numbers of bytes, one after the other, each time that it is asked."""
+
+    def __init__(self, *unsent_bytes: int) -> None:
+        super().__init__()
+        self.unsent_bytes = list(unsent_bytes)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent_bytes.pop(0) if len(self.unsent_bytes) > 1 else self.unsent_bytes[0]
+
+
+async def test_a_client_that_rests_after_it_has_read_some_has_all_its_time_again(
+    path: Path, pool: ThreadPoolExecutor
+) -> None:
+    full = MAX_UNSENT_BYTES + 2
+    transport = RestingTransport(full, full - 1, full - 1, 0)
+    ended: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+    body = FileBody(os.open(path, os.O_RDONLY), 0, 5)
+
+    FileSend(HEAD, body, transport, pool, PATIENCE_S).start(ended.set_result, is_tls=True)
+
+    assert await ended is None

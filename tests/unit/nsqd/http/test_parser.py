@@ -98,6 +98,22 @@ def test_blank_lines_before_a_request_are_skipped() -> None:
     assert len(parse(b"\r\n\r\n" + head())) == 1
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        head(b"Host: other"),
+        head(b"Content-Length: 5", b"X: " + b"x" * 600),
+        head(b"Transfer-Encoding: chunked") + b"zz",
+    ],
+)
+def test_a_refused_request_is_not_under_way_any_more(data: bytes) -> None:
+    parser = make_parser()
+
+    refusal(data, parser=parser)
+
+    assert parser.phase is Phase.BETWEEN
+
+
 def test_phases_follow_the_input() -> None:
     parser = make_parser()
     seen = []

@@ -123,3 +123,11 @@ def test_commands_are_those_of_the_protocol() -> None:
     assert wire.encode_fins([first, second]) == b"FIN %b\nFIN %b\n" % (first, second)
     assert wire.encode_touches([first]) == b"TOUCH %b\n" % first
     assert wire.encode_reqs([first, second], 9) == b"REQ %b 9\nREQ %b 9\n" % (first, second)
+
+
+def test_no_piece_of_a_split_mpub_is_larger_than_it_may_be() -> None:
+    bodies = [b"a" * 6, b"b" * 5, b"c" * 5, b"d", b"e" * 20, b"f"]
+
+    pieces = list(wire.cut(bodies, 10))
+
+    assert [[len(body) for body in piece] for piece in pieces] == [[6], [5, 5], [1], [20], [1]]

@@ -364,3 +364,11 @@ def test_check_ok_tells_what_was_answered() -> None:
     check_ok(b"OK")
     with pytest.raises(LookupReplyError, match="E_BAD_TOPIC no"):
         check_ok(b"E_BAD_TOPIC no")
+
+
+def test_a_reply_may_have_five_mebibytes_and_no_more() -> None:
+    limit = 5 << 20
+
+    assert list(ReplyParser().feed(struct.pack(">i", limit))) == []
+    with pytest.raises(LookupReplyError):
+        list(ReplyParser().feed(struct.pack(">i", limit + 1)))

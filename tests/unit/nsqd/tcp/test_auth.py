@@ -28,11 +28,15 @@ SECRET = "s3cr3t"
 
 
 class FakeServer(asyncio.Transport):
-    """Notes the request, answers with the given bytes, then with the end of the stream."""
+    """Notes the request, answers with the given bytes, then with the end of the stream.
+
+    It keeps its connection open if it is told so.
+    """
 
     def __init__(self, response: bytes) -> None:
         super().__init__()
         self.sent = b""
+        self.is_kept = False
         self._response = response
         self._protocol: asyncio.Protocol | None = None
 
@@ -48,6 +52,8 @@ class FakeServer(asyncio.Transport):
         assert self._protocol is not None
         if self._response:
             self._protocol.data_received(self._response)
+        if self.is_kept:
+            return
         self._protocol.eof_received()
         self._protocol.connection_lost(None)
 
@@ -228,6 +234,20 @@ async def test_post_sends_arrays_in_json(network: Network) -> None:
         "tls": ["false"],
     }
     assert list(json.loads(server.body)) == ["common_name", "remote_ip", "secret", "tls"]
+
+
+@pytest.mark.parametrize("method", ["get", "post"])
+async def test_all_questions_go_over_one_connection(network: Network, method: str) -> None:
+    # A question changes nothing, so it may be repeated on a connection that the server has closed.
+    network.serve("auth", 4181, response(answer())).is_kept = True
+    servers = AuthServers(
+        ("auth:4181",), HttpClient(ClientLimits()), method=method, clock=lambda: 0.0
+    )
+
+    for _ in range(3):
+        await servers.ask(Question(SECRET.encode(), "10.0.0.7", "", is_tls=False))
+
+    assert network.connects == [("auth", 4181)]
 
 
 async def test_a_secret_that_is_no_text_is_replaced_in_json(network: Network) -> None:

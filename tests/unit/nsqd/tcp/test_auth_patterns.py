@@ -1,9 +1,12 @@
 import re
+import runpy
+import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nsqd.tcp import auth_patterns
 from nsqd.tcp.auth_patterns import MAX_INSTRUCTIONS, Pattern, PatternError
 
 ATOMS = ["a", "b", "-", r"\.", ".", "[ab]", "[^a]", "[a-c_]", r"\w", r"\W", r"\d", "^", "$", r"\b"]
@@ -196,3 +199,9 @@ def test_nothing_repeated_without_end_ends() -> None:
 
 def test_a_pattern_shows_its_text() -> None:
     assert repr(Pattern("^a$")) == "Pattern('^a$')"
+
+
+def test_the_module_loads_where_re2_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "re2", None)
+
+    assert runpy.run_path(auth_patterns.__file__)["re2"] is None

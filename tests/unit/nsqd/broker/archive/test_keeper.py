@@ -362,3 +362,17 @@ def test_a_deleted_archive_is_not_closed_again(rig: ArchiveRig) -> None:
     assert rig.broker.archives is not None
     assert rig.broker.archives.close() == []
     assert list((rig.data_path / "archive").iterdir()) == []
+
+
+def test_other_topics_do_not_put_the_round_of_the_first_off(rig: ArchiveRig) -> None:
+    names = ("t", "u", "v", "w")
+    for name in names:
+        rig.topic(name)
+    rig.advance(1.0)
+
+    for name in names:
+        rig.publish(b"x", topic=name)
+        rig.advance(GATHER_S / 3)
+
+    assert rig.stats("t").waiting_bytes == 0
+    assert rig.bodies("t") == [b"x"]

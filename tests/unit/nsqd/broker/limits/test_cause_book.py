@@ -275,3 +275,19 @@ def test_an_ephemeral_topic_leaves_no_causes(tmp_path: Path) -> None:
     assert isinstance(dead, Topic)
     assert dead.depth == 1
     assert list(tmp_path.glob("*causes*")) == []
+
+
+def test_a_topic_is_deleted_though_its_causes_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = BrokerRig(tmp_path, limits=LIMITS)
+    kill(rig, b"1")
+
+    def refuse(_log: CauseLog) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(CauseLog, "remove", refuse)
+    rig.broker.delete_topic("t.dead")
+
+    assert rig.broker.find_topic("t.dead") is None
+    assert "failed to remove causes - [Errno 5] Input/output error" in caplog.text

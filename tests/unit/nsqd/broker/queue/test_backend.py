@@ -539,3 +539,11 @@ def test_two_deletions_at_a_time_are_both_done(tmp_path: Path, *, stays: bool) -
     assert outcomes == [None, None]
     assert leaving == {}
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_trace_of_a_new_queue_says_that_it_is_empty(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+
+    rig.backend.leave_trace()
+
+    assert (tmp_path / "t:c.diskqueue.meta.dat").read_text() == "0\n0,0\n0,0\n"

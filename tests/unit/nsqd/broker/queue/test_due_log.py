@@ -169,3 +169,14 @@ def test_a_pipe_of_its_name_is_set_aside_and_never_opened(tmp_path: Path) -> Non
 
     assert reopen(tmp_path).keys() == {FIRST}
     assert (tmp_path / "t:c.diskqueue.due.bad").is_fifo()
+
+
+@pytest.mark.parametrize("step_ns", [-5 * SECOND_NS, 5 * SECOND_NS])
+def test_due_times_are_read_on_the_clock_from_before_its_step(tmp_path: Path, step_ns: int) -> None:
+    log = DueLog(tmp_path, "t:c", NOW_NS)
+    log.add([FIRST], NOW_NS + 2 * SECOND_NS, NOW_NS, are_unread=False, step_ns=step_ns)
+    log.add([SECOND], NOW_NS + 8 * SECOND_NS, NOW_NS, are_unread=False, step_ns=step_ns)
+
+    log = DueLog(tmp_path, "t:c", NOW_NS + 3 * SECOND_NS, step_ns=step_ns)
+
+    assert log.unread == {SECOND: NOW_NS + 8 * SECOND_NS}

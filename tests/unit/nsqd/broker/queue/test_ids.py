@@ -1,4 +1,5 @@
 import errno
+import os
 import re
 from pathlib import Path
 
@@ -176,3 +177,14 @@ def test_a_disk_that_refuses_is_asked_again(
     life.scheduler.advance(6)
 
     assert life.path.exists()
+
+
+def test_the_date_is_durable_when_it_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.fstat(fd).st_mtime_ns))
+
+    ids.date(tmp_path / "floor", START_NS)
+
+    assert synced == [START_NS]

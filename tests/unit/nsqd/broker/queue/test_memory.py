@@ -84,5 +84,20 @@ def test_a_copy_is_of_one_moment(size: int) -> None:
     memory.end_copy()
 
 
+def test_a_copy_has_a_piece_whole_that_is_cut_meanwhile() -> None:
+    memory = Memory()
+    pieces = [piece_of(Origin.MEMORY, b"a", b"b", b"c", is_on_disk=False) for _ in range(3)]
+    for piece in pieces:
+        memory.enter(piece)
+    copy = memory.begin_copy()
+
+    memory.cut_front(1)
+    memory.cut_front(1)
+    while copy.step():
+        pass
+
+    assert list(copy.take_all()) == pieces
+
+
 def make_single(number: int) -> Piece:
     return Piece(MixedBatch([b"%016d" % number], [1], [0], [b"x"]), 0, 1, Origin.MEMORY)

@@ -56,6 +56,16 @@ class TestInFlight:
         assert in_copy(copy) == [1, 2, 3]
         assert first.on_change is second.on_change is None
 
+    def test_an_ended_copy_asks_no_consumer_any_more(self) -> None:
+        first, second = make_in_flight(1), make_in_flight(2)
+        copy = InFlightCopy([first, second])
+
+        copy.end()
+
+        assert not copy.step()
+        assert in_copy(copy) == []
+        assert first.on_change is second.on_change is None
+
     def test_twins_are_two(self) -> None:
         assert in_copy(InFlightCopy([make_in_flight(1, 1, 2)])) == [1, 1, 2]
 

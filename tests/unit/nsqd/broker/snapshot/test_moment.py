@@ -251,3 +251,27 @@ def test_large_messages_are_encoded_a_few_at_a_time(tmp_path: Path, way: str) ->
 
     assert sum(chunk.count for chunk in chunks) == 20
     assert max(len(chunk.records) for chunk in chunks) <= MAX_CHUNK_BYTES + 110_000
+
+
+def test_another_moment_may_follow_one_that_was_given_up(tmp_path: Path) -> None:
+    rig = BrokerRig(tmp_path)
+    client = rig.client(ready=1)
+    rig.publish(b"flying", b"waiting")
+    Moment(rig.topic(), client.channel, rig.scheduler).end()
+
+    places = read_all(Moment(rig.topic(), client.channel, rig.scheduler))
+
+    assert places[State.IN_FLIGHT.value] == [b"flying"]
+    assert places[State.READY.value] == [b"waiting"]
+
+
+def test_a_message_that_is_finished_meanwhile_was_in_flight(tmp_path: Path) -> None:
+    rig = BrokerRig(tmp_path)
+    client = rig.client(ready=2)
+    rig.publish(b"1", b"2")
+    deliveries = client.take()
+    moment = Moment(rig.topic(), client.channel, rig.scheduler)
+
+    assert client.finish(deliveries[0].message_id) == []
+
+    assert sorted(read_all(moment)[State.IN_FLIGHT.value]) == [b"1", b"2"]
