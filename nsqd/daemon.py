@@ -56,7 +56,7 @@ from nsqd.runtime.listen import (
 )
 from nsqd.runtime.loop_watch import LAG_BOUNDS_S, LoopWatch, logging_stalls
 from nsqd.runtime.metadata_store import MetadataStore
-from nsqd.runtime.process import Ending, StartError, run_daemon
+from nsqd.runtime.process import Ending, StartError, keep_freed_memory, run_daemon
 from nsqd.runtime.turns import turns_of
 from nsqd.settings import (
     broker_settings,
@@ -486,6 +486,7 @@ def run(
     def make_daemon() -> Daemon:
         return Daemon(options, read_options, sweeper=GarbageSweeper(asyncio.get_running_loop()))
 
+    keep_freed_memory()
     return run_daemon(
         PROGRAM, make_daemon, loop_factory=loop_factory, last_work="Saving all messages"
     )
