@@ -76,7 +76,12 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     chosen.add_argument(
         "--skip-consumed",
         action="store_true",
-        help="skip segments that nsqd deletes meanwhile instead of failing",
+        help="skip nodes that do not answer, and segments that nsqd deletes meanwhile",
+    )
+    chosen.add_argument(
+        "--verify-checksums",
+        action="store_true",
+        help="leave out messages that nsqd's checksums deny, and count them as damage",
     )
     chosen.add_argument("--node", metavar="NAME", help="value of the column node")
     engine = parser.add_argument_group("Spark (not used under spark-submit)")
@@ -198,6 +203,7 @@ def source_options(args: argparse.Namespace) -> dict[str, str]:
         "includeUnsynced": str(args.include_unsynced).lower(),
         "mode": "FAILFAST" if args.fail_fast else "PERMISSIVE",
         "failOnDataLoss": str(not args.skip_consumed).lower(),
+        "verifyChecksums": str(args.verify_checksums).lower(),
     }
     for name in ("topic", "channel", "since", "until", "node"):
         value = getattr(args, name)

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from diskqueue import DiskQueue, envelope
 from spark_jobs.__main__ import main
-from tests.spark.data_dirs import content, messages, write_queue, write_segment
+from tests.spark.data_dirs import TIME_NS, content, messages, write_queue, write_segment
 
 
 def test_messages_are_counted_per_queue_and_damage_is_told(
@@ -35,3 +36,21 @@ def test_damage_fails_a_count_that_must_be_whole(
 
     assert main(["count", str(tmp_path), "--fail-fast"]) == 1
     assert "at offset 50: " in capsys.readouterr().err
+
+
+def test_checksums_are_verified_if_that_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queue = DiskQueue(tmp_path, "t", has_checksums=True)
+    queue.put(
+        envelope.encode(TIME_NS, 0, b"%016x" % number, b"message %d" % number)
+        for number in range(3)
+    )
+    queue.close()
+    path = tmp_path / "t.diskqueue.000000.dat"
+    path.write_bytes(path.read_bytes().replace(b"message 1", b"message X"))
+
+    assert main(["count", str(tmp_path)]) == 0
+    assert "3 messages, 27 B" in capsys.readouterr().err
+    assert main(["count", str(tmp_path), "--verify-checksums"]) == 0
+    assert "2 messages, 18 B, 1 damaged place skipped" in capsys.readouterr().err
