@@ -15,7 +15,7 @@ from playwright.sync_api import Page, expect
 
 from tests.console.conftest import OpenPage
 from tests.console.consumer import Consumer
-from tests.support.auth_server import AuthServer, allow
+from tests.support.auth_server import AuthServer, allow, answer
 from tests.support.certs import make_authority, make_server
 from tests.support.daemon_process import HOST, DaemonProcess
 from tests.support.waiting import wait_until
@@ -445,6 +445,48 @@ def test_clients_show_tls_snappy_and_identity(
         expect(identity).to_have_attribute("rel", "noopener noreferrer")
         page.get_by_role("button", name="no TLS").click()
         expect(rows).to_have_count(2)
+
+
+@pytest.mark.parametrize(
+    "address", ["javascript:alert(1)", "data:text/html,<script>alert(1)</script>"]
+)
+def test_an_identity_url_that_is_no_web_address_is_no_link(
+    start_nsqd: StartNsqd, open_page: OpenPage, tmp_path: Path, address: str
+) -> None:
+    key, token = tmp_path / "key", tmp_path / "token"
+    for path in (key, token):
+        path.write_text("secret\n")
+        path.chmod(0o600)
+    with AuthServer() as auth:
+        hostile = answer(allow()) | {"identity": "<b>mallory</b>", "identity_url": address}
+        auth.answers["secret"] = (200, hostile)
+        nsqd = start_nsqd(f"--auth-http-address={auth.address}", f"--http-auth-token-file={token}")
+        command = [sys.executable, "-m", "nsqd.cli.main", "tail", "t", "--channel=c"]
+        command += [f"--nsqd={HOST}:{nsqd.tcp_port}:{nsqd.http_port}", f"--auth-secret-file={key}"]
+        client = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        try:
+            nsqd.wait_for_channel("t", "c", client_count=1)
+            page = open_page(nsqd, "/topics/t/c")
+            row = page.locator("#clients tbody tr")
+            expect(row).to_contain_text("auth: <b>mallory</b>")
+            expect(row.locator("a")).to_have_count(0)
+        finally:
+            client.kill()
+            client.wait()
+
+
+def test_a_browser_whose_clock_is_wrong_by_a_day_shows_right_ages(
+    nsqd: DaemonProcess, open_page: OpenPage
+) -> None:
+    publish(nsqd, "aged", b"now")
+    page = open_page(nsqd, "/settings")
+    page.add_init_script(
+        """const now = Date.now.bind(Date);
+        Date.now = () => now() - 86_400_000;"""
+    )
+    page.goto(f"http://{nsqd.http_address}/console/topics/aged?tab=messages")
+    age = page.locator(".messages > li .time small")
+    expect(age).to_have_text(re.compile(r"^(|< 1 s|\d+(\.\d+)? (ms|s))$"))
 
 
 def test_a_queue_that_grows_without_consumers_is_found(

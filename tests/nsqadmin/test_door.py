@@ -172,6 +172,7 @@ async def test_the_page_and_its_files(farm: Farm, start_admin: StartAdmin) -> No
         assert page.headers["cache-control"] == "no-store"
     page = await admin.request("GET", "/q/")
     assert "script-src 'self'" in page.headers["content-security-policy"]
+    assert "frame-ancestors 'none'" in page.headers["content-security-policy"]
     assert "unsafe" not in page.headers["content-security-policy"]
     for name in ("x-content-type-options", "referrer-policy", "cross-origin-opener-policy"):
         assert name in page.headers
