@@ -12,7 +12,7 @@ SEEDS ?= 2000
 KILLS ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help run test coverage lint format bench bench-clients soak damage cluster stream-kills bench-spark test-spark screenshots fuzz mutants java chromium clean
+.PHONY: help run test coverage lint format bench bench-clients soak soak-client damage cluster stream-kills bench-spark test-spark screenshots fuzz mutants java chromium clean
 
 help: ## list these targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +72,9 @@ bench-clients: $(VENV)/.test ## measure nsqd.client and nsq, with pynsq and Go's
 
 soak: $(VENV)/.test ## kill nsqd and cut its power for MINUTES=30 (SEED=kill-1 plays one round again)
 	$(BIN)/python -m tests.crash.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+soak-client: $(VENV)/.test ## kill and freeze nsqds under a producer and a consumer for MINUTES=30
+	$(BIN)/python -m tests.client.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 damage: $(VENV)/.test ## damage queue files in any place, SEEDS=2000 times, and look what is left
 	$(BIN)/python -m tests.crash.damage --seeds $(SEEDS) $(ARGS)

@@ -3,12 +3,13 @@
     python -m bench.clients --against nsqd --rounds 3
 
 For the library the figure is messages per second of the *client's* CPU: the daemon has its own, and
-wall time depends on both. For the commands it is wall time, start included, CPU beside it. A tool
-of Go that is not on PATH is left out.
+wall time depends on both. For the commands it is wall time, start included, in turns with Go's; CPU
+is beside it, which other work on the machine disturbs less. Go's tools are looked for on PATH.
 """
 
 import argparse
 import asyncio
+import compileall
 import os
 import resource
 import shutil
@@ -17,12 +18,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Final
+from typing import IO, Final
 
 import uvloop
 
+import diskqueue
+import nsqd
 from bench.console import positive
 from bench.daemon_process import Daemon, Target, own_target, parse_target, running
 from bench.sinks import OURS_TIMES, measure_sinks
@@ -229,49 +233,109 @@ def measure_library(daemon: Daemon, rounds: int) -> list[tuple[str, float, int |
     return rows
 
 
-def measure_commands(daemon: Daemon, count: int) -> list[tuple[str, float, float]]:
-    """Return name, messages per second, and CPU seconds of each command."""
+@dataclass(frozen=True, slots=True)
+class CommandRate:
+    """A command and Go's tool for the same, medians of rounds in turns; None without the tool."""
+
+    name: str
+    rate: float  # messages per second of wall time, start included
+    cpu_s: float
+    go_name: str
+    go_rate: float | None
+    go_cpu_s: float | None
+    bar: float  # how many times as fast as Go's ours has to be
+
+
+def measure_commands(daemon: Daemon, count: int, rounds: int) -> list[CommandRate]:
+    """Measure ours and Go's in turns."""
     address = f"{daemon.tcp[0]}:{daemon.tcp[1]}"
-    programs = Path(sys.executable).parent
+    nsq = str(Path(sys.executable).parent / "nsq")
     at = ("-a", address, "--no-context")
     to, topic = f"--nsqd-tcp-address={address}", "--topic={}"
-    commands: list[tuple[str, list[str], str]] = [
-        ("nsq pub", [str(programs / "nsq"), "pub", "{}", "-q", *at], "in"),
-        ("to_nsq (Go)", [find_go("to_nsq"), topic, to], "in"),
-        (
-            "nsq tail",
-            [str(programs / "nsq"), "tail", "{}", "--channel", "c", "-n", str(count), *at],
-            "out",
-        ),
-        (
-            "nsq_tail (Go)",
-            [find_go("nsq_tail"), topic, "--channel=c", f"-n={count}", to],
-            "out",
-        ),
+    tail = ("tail", "{}", "--channel", "c", "-n", str(count))
+    commands: list[tuple[str, list[str], str, list[str], float]] = [
+        ("nsq pub", [nsq, "pub", "{}", "-q", *at], "to_nsq", [topic, to], 20),
+        ("nsq tail", [nsq, *tail, *at], "nsq_tail", [topic, "--channel=c", f"-n={count}", to], 4),
     ]
+    _compile()
     rows = []
     with tempfile.TemporaryFile() as lines:
         lines.write((BODY + b"\n") * count)
-        for number, (name, command, direction) in enumerate(commands):
-            if not command[0]:
-                continue
-            used = f"command{number}"
-            if direction == "out":
-                _run(fill(address, used, count))
-            lines.seek(0)
-            cpu, start = _children_cpu_s(), time.monotonic()
-            subprocess.run(
-                [part.replace("{}", used) for part in command],
-                stdin=lines,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                timeout=300,
-                check=True,
+        lines.flush()
+        for name, ours, go_name, go_flags, bar in commands:
+            is_out = go_name == "nsq_tail"
+            go = [find_go(go_name), *go_flags]
+            used: dict[str, list[tuple[float, float]]] = {name: [], go_name: []}
+            for _ in range(rounds):
+                for who, argv in ((name, ours), (go_name, go)):
+                    if argv[0]:
+                        used[who].append(_run_command(daemon, argv, lines, count, is_out=is_out))
+            rows.append(
+                CommandRate(
+                    name,
+                    count / median(wall_s for wall_s, _ in used[name]),
+                    median(cpu_s for _, cpu_s in used[name]),
+                    go_name,
+                    count / median(wall_s for wall_s, _ in used[go_name]) if go[0] else None,
+                    median(cpu_s for _, cpu_s in used[go_name]) if go[0] else None,
+                    bar,
+                )
             )
-            lasted_s = time.monotonic() - start
-            rows.append((name, count / lasted_s, _children_cpu_s() - cpu))
-            daemon.request("POST", "/topic/delete", topic=used)
     return rows
+
+
+def _run_command(
+    daemon: Daemon, argv: list[str], lines: IO[bytes], count: int, *, is_out: bool
+) -> tuple[float, float]:
+    """Run a command on a topic of its own; return wall time and CPU, in seconds."""
+    topic = "command"
+    if is_out:
+        _run(fill(f"{daemon.tcp[0]}:{daemon.tcp[1]}", topic, count))
+    lines.seek(0)
+    cpu_s, start = _children_cpu_s(), time.monotonic()
+    subprocess.run(
+        [part.replace("{}", topic) for part in argv],
+        stdin=lines,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        timeout=300,
+        check=True,
+    )
+    lasted_s = time.monotonic() - start
+    cpu_s = _children_cpu_s() - cpu_s
+    daemon.request("POST", "/topic/delete", topic=topic)
+    return lasted_s, cpu_s
+
+
+def _compile() -> None:
+    """Compile the modules, as pip does: an editable install may not be allowed to keep them."""
+    for package in (nsqd, diskqueue):
+        compileall.compile_dir(Path(str(package.__file__)).parent, quiet=1)
+
+
+def measure_start(rounds: int) -> tuple[float, float]:
+    """Return the milliseconds of `nsq --help`, and of Python alone; the best of the rounds."""
+    nsq = str(Path(sys.executable).parent / "nsq")
+    found = []
+    for argv in ([nsq, "--help"], [sys.executable, "-c", "pass"]):
+        times = []
+        for _ in range(max(rounds, 7)):
+            start = time.monotonic()
+            subprocess.run(argv, stdout=subprocess.DEVNULL, check=True)
+            times.append(time.monotonic() - start)
+        found.append(min(times) * 1000)
+    return found[0], found[1]
+
+
+def show_command(row: CommandRate) -> list[str]:
+    """Return the lines of a command and of Go's tool."""
+    times = ""
+    lines = []
+    if row.go_rate is not None and row.go_cpu_s is not None:
+        ratio, cpu_ratio = row.rate / row.go_rate, row.go_cpu_s / row.cpu_s
+        times = f"{ratio:>10.1f} {cpu_ratio:>10.1f} {row.bar:>6.0f}"
+        lines = [f"{row.go_name + ' (Go)':<24} {row.go_rate:>12,.0f} {row.go_cpu_s:>10.3f}"]
+    return [f"{row.name:<24} {row.rate:>12,.0f} {row.cpu_s:>10.3f} {times}".rstrip(), *lines]
 
 
 def make_filler(daemon: Daemon) -> Callable[[str, int], None]:
@@ -320,9 +384,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{'library':<32} {'msg per CPU second':>20} {'bar':>12}")
         for name, rate, bar in measure_library(daemon, options.rounds):
             print(f"{name:<32} {rate:>20,.0f} {'' if bar is None else f'{bar:,}':>12}")
-        print(f"\n{f'command, {options.lines:,} lines':<32} {'msg/s':>20} {'CPU s':>12}")
-        for name, rate, cpu_s in measure_commands(daemon, options.lines):
-            print(f"{name:<32} {rate:>20,.0f} {cpu_s:>12.2f}")
+        head = f"{f'{options.lines:,} lines':<24} {'msg/s':>12} {'CPU s':>10}"
+        print(f"\n{head} {'x Go':>10} {'x Go, CPU':>10} {'bar':>6}")
+        for row in measure_commands(daemon, options.lines, options.rounds):
+            print("\n".join(show_command(row)))
+        help_ms, python_ms = measure_start(options.rounds)
+        print(f"nsq --help {help_ms:.0f} ms (bar 100), Python alone {python_ms:.0f} ms")
         times = f"; ours {OURS_TIMES} times that"
         print(f"\n{f'{options.lines:,} messages{times}':<40} {'msg/s':>12} {'CPU s':>12} {'MB':>8}")
         for sink in measure_sinks(daemon, options.lines, make_filler(daemon), find_go):

@@ -16,7 +16,7 @@ def test_every_case_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with running(own_target("ours"), ()) as daemon:
         library = clients.measure_library(daemon, 1)
-        commands = clients.measure_commands(daemon, 500)
+        commands = clients.measure_commands(daemon, 500, 1)
         sinks = measure_sinks(daemon, 100, clients.make_filler(daemon), clients.find_go)
 
     assert [name for name, _, bar in library if bar is not None] == [
@@ -24,6 +24,7 @@ def test_every_case_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         *(each[0] for each in clients.CONSUMING),
     ]
     assert all(rate > 0 for _, rate, _ in library)
-    assert {"nsq pub", "nsq tail"} <= {name for name, _, _ in commands}
+    assert [row.name for row in commands] == ["nsq pub", "nsq tail"]
+    assert all(row.rate > 0 for row in commands)
     assert {"nsq to-file", "nsq to-file --gzip", "nsq to-nsq"} <= {sink.name for sink in sinks}
     assert all(sink.rate > 0 and sink.rss_bytes > 1 << 20 for sink in sinks)

@@ -61,7 +61,7 @@ def test_a_killed_nsqd_gets_the_rest_when_it_is_back(
             process.stdin.flush()
             if part == 2:
                 break
-            wait_until(lambda part=part: message_count(durable) > part * 10_000)  # type: ignore[misc] # bound now
+            wait_until(lambda: message_count(durable) > 0)  # in this life
             # Go's nsqd would lose what it has acknowledged; ours must not.
             (durable.kill if daemon_command == list(OURS) else durable.stop)()
             durable.start()
