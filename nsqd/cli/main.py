@@ -43,6 +43,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader has gone, as with `| head`. Python would complain again when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.DONE
+    except OSError as error:
+        # Of stdout, as a rule: a full disk. What a command knows more about, it has told by itself.
+        _print_error(CliError(str(error)), is_json=is_json)
+        return ExitCode.FAILED
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
 

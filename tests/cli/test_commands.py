@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Shell, node
+from tests.cli.conftest import Shell, command, environment, node
 from tests.support.auth_server import AuthServer, allow, answer
 from tests.support.certs import make_authority, make_server
 from tests.support.daemon_process import DaemonProcess, WaitingDaemon
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 
 def channel_of(daemon: DaemonProcess, topic: str, channel: str) -> dict[str, int]:
@@ -154,6 +154,35 @@ def test_a_message_that_is_too_large_is_one_clear_error(
 
     assert b"10000000 bytes, more than 1048576" in done.stderr
     assert b"Traceback" not in done.stderr
+
+
+def test_a_name_that_is_none_is_wrong_usage(shell: Shell, daemon: DaemonProcess) -> None:
+    for argv in (("pub", "bad topic", "x"), ("pub", "bad topic"), ("tail", "bad topic")):
+        done = shell.run("nsq", *argv, "-a", node(daemon), stdin=b"x\n", code=2)
+        assert done.stderr == b"nsq: not the name of a topic: 'bad topic'\n"
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_a_full_stdout_finishes_nothing(
+    shell: Shell, daemon: DaemonProcess, flags: tuple[str, ...]
+) -> None:
+    at = ("-a", node(daemon))
+    shell.nsq("pub", "t", "1", "2", *at)
+
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            command("nsq", "tail", "t", "--channel", "c", "-n", "1", *flags, *at),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=environment(shell.home),
+            timeout=PATIENCE_S,
+            check=False,
+        )
+
+    assert done.returncode == 1
+    assert b"No space left on device" in done.stderr
+    assert b"Traceback" not in done.stderr
+    daemon.wait_for_channel("t", "c", depth=2, in_flight_count=0)
 
 
 def test_an_nsqd_that_is_not_there(shell: Shell) -> None:

@@ -73,6 +73,8 @@ def run(options: argparse.Namespace, _name: str) -> int:
         CliError: not everything was published.
     """
     target = find_target(options)
+    if not is_valid_topic_name(options.topic):
+        raise CliError(f"not the name of a topic: {options.topic!r}", ExitCode.USAGE)
     tally = Tally(options.topic)
     splitter = Splitter(b"\0" if options.is_null else options.delimiter)
     express = _make_express(options, target, tally, splitter)
@@ -101,7 +103,7 @@ def _make_express(
     if (
         any(getattr(options, name) for name in _SPECIAL)
         or (target.lookupds or target.tls or target.auth_secret or not target.tcp_addresses)
-        or not (options.retries and is_valid_topic_name(options.topic) and all(bodies))
+        or not (options.retries and all(bodies))
     ):
         return None
     return ExpressPub(

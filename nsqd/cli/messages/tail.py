@@ -67,12 +67,7 @@ def run(options: argparse.Namespace, _name: str) -> int:
     express = _make_express(options, target, channel)
     if express is None:
         return _run_tail(options, target, channel)
-    try:
-        code = express.run()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise CliError(f"stdout: {error.strerror}") from error
+    code = express.run()
     return _run_tail(options, target, channel, express.shown) if code is None else code
 
 
