@@ -147,7 +147,10 @@ class Daemon:
 
     def suspend(self) -> None:
         """Have it keep its sockets and say nothing."""
+        assert self._process is not None
         self.send_signal(signal.SIGSTOP)
+        # Its threads stop one after the other, and each answers until then.
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def resume(self) -> None:
         """Have it go on."""
