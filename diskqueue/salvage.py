@@ -46,8 +46,10 @@ _HEX_ID = re.compile(rb"[0-9a-f]{16}")
 # How many records from the beginning show the shape of the queue's headers.
 _SAMPLE_COUNT = 100
 # A place found by searching is believed if this many records follow one another from there, or if
-# they reach the end of the file. One is enough if its header must have a time and a hex id.
+# they reach the end of the file. One is enough if its header must have a time and a hex id, and it
+# does not begin in a sector that a power cut has left out (`Shape._is_cut_header`).
 _CHAIN_COUNT = 3
+SECTOR_BYTES = 512
 _SKIP_BYTES = 1024 * 1024
 # How far to look behind damage, at first and then: records mostly go on nearby.
 _SEARCH_BYTES = (256 * 1024, 8 * 1024 * 1024)
@@ -92,14 +94,21 @@ class Shape:
     """The look of the records of one segment."""
 
     def __init__(
-        self, data: bytes | mmap, max_record_bytes: int, *, is_sampled: bool = True
+        self,
+        data: bytes | mmap,
+        max_record_bytes: int,
+        *,
+        base: int = 0,
+        is_sampled: bool = True,
     ) -> None:
         """Learn the look from the first records.
 
         Args:
+            base: where in the segment the data begins.
             is_sampled: False takes only those for records that nsqd itself has written.
         """
         self._data = data
+        self._base = base
         self._max_record_bytes = max_record_bytes
         self._needs_timestamp = True
         self._needs_hex_id = True
@@ -188,13 +197,23 @@ class Shape:
             starts.append(start)
             end = self.find_end(start) or start
             if len(starts) >= wanted and end > crossing:
-                return True
+                return not self._is_cut_header(position) or self.is_followed(end)
         if starts and end == len(self._data):
             return True
         if len(starts) >= wanted:
             # A shorter one may still be the end of another that is long enough.
             dead.update(starts)
         return False
+
+    def _is_cut_header(self, position: int) -> bool:
+        """Tell whether a length begins with the last zeros of a sector that may be lost.
+
+        Behind them may be the rest of a header: zeros and a part of a time are a length, too, and
+        the id seems to end in the body.
+        """
+        sector = position + -(self._base + position) % SECTOR_BYTES
+        before = self._data[max(position - 1, 0) : sector]
+        return position < sector < position + PREFIX_BYTES and not any(before)
 
     def _walk(self, position: int) -> Iterator[int]:
         end = self.find_end(position)
@@ -252,7 +271,7 @@ def find_resume(fd: int, position: int, end: int, max_record_bytes: int) -> int 
     position = _skip_zeros(fd, position + 1, end)
     for size in (*_SEARCH_BYTES, end - position):
         data = _read(fd, position, min(size, end - position))
-        offset = Shape(data, max_record_bytes, is_sampled=False).find_next(0)
+        offset = Shape(data, max_record_bytes, base=position, is_sampled=False).find_next(0)
         if offset < len(data):
             return position + offset
         if size >= end - position:
@@ -267,7 +286,7 @@ def is_length_right(fd: int, start: int, stop: int, end: int, max_record_bytes: 
         OSError: the file cannot be read.
     """
     data = _read(fd, start, min(stop + _SEARCH_BYTES[-1], end) - start)
-    shape = Shape(data, max_record_bytes, is_sampled=False)
+    shape = Shape(data, max_record_bytes, base=start, is_sampled=False)
     size = stop - start
     if shape.find_next(1, crossing=size) < size:
         return False  # it has swallowed others

@@ -38,6 +38,7 @@ from diskqueue.checksums.entries import (
     make_key,
     make_prefix,
 )
+from diskqueue.salvage import SECTOR_BYTES
 from diskqueue.segment import PREFIX, PREFIX_BYTES, ReadAt
 
 _READ_BYTES = 64 * 1024
@@ -45,7 +46,6 @@ _READ_BYTES = 64 * 1024
 _MAX_SAMPLES = 256
 # How far to look for records that have moved, if no entry tells where the next ones begin.
 _SEARCH_BYTES = 8 * 1024 * 1024
-SECTOR_BYTES = 512
 # So many zeros may stand beside a lost sector by chance.
 _MAX_CHANCE_ZEROS = 8
 # Without an end: no place of a segment is behind it.

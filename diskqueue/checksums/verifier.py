@@ -13,7 +13,6 @@ from typing import NamedTuple, NoReturn
 from diskqueue import layout
 from diskqueue.checksums.checks import (
     NOWHERE,
-    SECTOR_BYTES,
     Clearance,
     Denial,
     SegmentChecks,
@@ -22,6 +21,7 @@ from diskqueue.checksums.checks import (
 from diskqueue.checksums.entries import make_seed
 from diskqueue.checksums.marks import have_same_mark
 from diskqueue.errors import CorruptSegmentError
+from diskqueue.salvage import SECTOR_BYTES
 from diskqueue.segment import SegmentState
 
 

@@ -3,6 +3,7 @@
 import random
 import struct
 from itertools import accumulate
+from pathlib import Path
 
 import pytest
 from hypothesis import assume, given, settings
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 
 from diskqueue import envelope
 from diskqueue.envelope import HEADER_BYTES
-from diskqueue.salvage import Span, find_spans, is_record_start
+from diskqueue.salvage import Span, find_resume, find_spans, is_record_start
+from diskqueue.segment import DEFAULT_MAX_RECORD_BYTES
 from tests.unit.diskqueue.queue_files import RECORD_BYTES, framed, payload, records
 
 
@@ -83,6 +85,36 @@ def test_text_behind_zeros_is_no_record() -> None:
     data = records(0, 2) + bytes(64) + text + records(2, 2)
 
     assert kept(data) == [payload(number) for number in range(4)]
+
+
+def make_cut_header() -> bytes:
+    """A record whose length and first byte are in a lost sector, with a body of hex digits.
+
+    From its third byte on it looks like another record: zeros and the second byte of the time are a
+    length of 233, the rest of the time is one of 2022, and the end of the id an id.
+    """
+    record = framed(
+        envelope.encode(0x18E916E7CF6395A2, 0, b"189f385ea9a69003", b"74/263:" + b"f" * 262)
+    )
+    return bytes(5) + record[5:]
+
+
+def test_rest_of_a_header_behind_zeros_is_no_record() -> None:
+    data = records(0, 1) + bytes(475) + make_cut_header()
+
+    assert kept(data + records(1, 2)) == [payload(0), payload(1), payload(2)]
+    assert kept(data + b"\xff" * 40) == [payload(0)]
+
+
+def test_resume_is_not_in_the_rest_of_a_header_behind_zeros(tmp_path: Path) -> None:
+    path = tmp_path / "segment"
+    data = records(0, 1) + bytes(475) + make_cut_header()
+    path.write_bytes(data + records(1, 2))
+    with path.open("rb") as file:
+        size = path.stat().st_size
+        resume = find_resume(file.fileno(), RECORD_BYTES, size, DEFAULT_MAX_RECORD_BYTES)
+
+    assert resume == len(data)
 
 
 def test_body_that_contains_records_is_kept_in_one_piece() -> None:
