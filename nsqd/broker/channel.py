@@ -156,7 +156,7 @@ class Channel:
 
     def set_bounds(self, bounds: QueueBounds | None) -> None:
         """Obey limits, or none, from now on."""
-        in_limbo = [] if self.bounds is None else self.bounds.close()
+        in_limbo = [] if self.bounds is None else self.bounds.close(bounds)
         self.bounds = bounds
         self._take = self.queue.take if bounds is None else bounds.take
         if in_limbo:

@@ -79,10 +79,12 @@ class LimitBook:
     def apply(self, topic: Topic) -> None:
         """Put the limits of a topic in force."""
         limits, _ = self.find_limits(topic)
-        if topic.bounds is not None:
-            topic.bounds.close()
-            topic.bounds = None
-        if limits.is_off:
+        before = topic.bounds
+        # Dead letters on their way keep their bounds, with limits that limit nothing.
+        if limits.is_off and (before is None or not before.has_limbo):
+            if before is not None:
+                before.close()
+                topic.bounds = None
             for channel in topic.channels.values():
                 channel.set_bounds(None)
             return
@@ -94,7 +96,7 @@ class LimitBook:
             )
         clock = AgeClock(self._scheduler, limits.msg_ttl_s)
         rules = Rules(topic.name, limits, clock, self._scheduler, name, self._publish)
-        topic.bounds = TopicBounds(topic, rules)
+        topic.bounds = TopicBounds(topic, rules, before)
 
     def _is_dead_letter_topic(self, name: str) -> bool:
         suffix = self._flags.dead_letter_topic_suffix

@@ -141,6 +141,21 @@ class Limbo:
             self._timer = None
         return messages
 
+    def move(self, name: str, on_safe: Callable[[list[Message]], object]) -> list[Message]:
+        """Belong to other limits from now on; return the messages that are not published yet.
+
+        The others stay: back in their queue, they would be delivered although they are dead
+        letters.
+        """
+        self._name = name
+        self._on_safe = on_safe
+        messages = [message for message, _ in self._waiting]
+        self._waiting = []
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        return messages
+
     def _go_on(self) -> None:
         self._is_stepping = True
         self._scheduler.share(self._step_on)

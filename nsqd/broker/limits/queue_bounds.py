@@ -152,6 +152,7 @@ class QueueBounds:
         self._scheduler = rules.scheduler
         self._resume: Callable[[], object] | None = resume
         self._limbo: Limbo | None = None
+        self._dead_letter_name = rules.dead_letter_name
         if rules.dead_letter_name is not None:
             self._limbo = Limbo(
                 rules.dead_letter_name,
@@ -171,12 +172,26 @@ class QueueBounds:
         """Return the messages that are becoming dead letters."""
         return [] if self._limbo is None else self._limbo.copy()
 
-    def close(self) -> list[Message]:
-        """Enforce no limit any more; return the messages in limbo."""
+    def close(self, successor: "QueueBounds | None" = None) -> list[Message]:
+        """Enforce no limit any more; return the messages in limbo, which go back to the queue.
+
+        Args:
+            successor: the bounds with other limits that follow; its limbo keeps dead letters which
+                only wait for their sync.
+        """
         self._resume = None
         # The limbo holds a callback of these bounds: without a cycle no collector is needed.
         limbo, self._limbo = self._limbo, None
-        return [] if limbo is None else limbo.clear()
+        if limbo is None:
+            return []
+        return limbo.clear() if successor is None else successor.inherit(limbo)
+
+    def inherit(self, limbo: Limbo) -> list[Message]:
+        """Take over the limbo of the bounds before; return its messages that stay out of limbo."""
+        if self._dead_letter_name is None:
+            return limbo.clear()
+        self._limbo = limbo
+        return limbo.move(self._dead_letter_name, self._note_dead_lettered)
 
     def empty(self) -> None:
         """Forget the messages in limbo, after the queue was emptied."""

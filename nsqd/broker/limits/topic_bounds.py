@@ -70,7 +70,10 @@ _Load: TypeAlias = tuple[Channel | None, int, int]
 class TopicBounds:
     """Refuses publishes beyond the bound, and removes messages that are too many or too old."""
 
-    def __init__(self, topic: BoundedTopic, rules: Rules) -> None:
+    def __init__(
+        self, topic: BoundedTopic, rules: Rules, before: "TopicBounds | None" = None
+    ) -> None:
+        """Args: before: the bounds whose place these take, if there are any."""
         # Not the topic itself, which holds a reference to these bounds.
         self._name = topic.name
         self._queue = topic.queue
@@ -81,6 +84,8 @@ class TopicBounds:
         self._drops_oldest = rules.limits.max_depth_policy is DepthPolicy.DROP_OLDEST
         self._scheduler = rules.scheduler
         self._own = QueueBounds("", self._queue, topic.losses, rules, _ignore)
+        if before is not None:
+            before.close(self._own)
         # Publishes have come since the queues were last looked at; and a slice is planned.
         self._is_trim_due = False
         self._is_trimming = False
@@ -110,13 +115,23 @@ class TopicBounds:
         )
         channel.set_bounds(bounds)
 
-    def close(self) -> None:
-        """Enforce no limit on the topic any more; channels close their bounds themselves."""
+    @property
+    def has_limbo(self) -> bool:
+        """Whether messages of the topic or of a channel are becoming dead letters."""
+        bounds = (self._own, *(channel.bounds for channel in self._channels.values()))
+        return any(each is not None and each.limbo_count for each in bounds)
+
+    def close(self, successor: QueueBounds | None = None) -> None:
+        """Enforce no limit on the topic any more; channels close their bounds themselves.
+
+        Args:
+            successor: the bounds of the topic's own queue that follow.
+        """
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        left = self._own.close()
+        left = self._own.close(successor)
         if left:
             self._queue.put_back(left)
 

@@ -291,6 +291,30 @@ def test_limits_set_anew_bring_dead_letters_back_to_their_topic(tmp_path: Path) 
     assert rig.client().bodies == [b"a", b"b"]
 
 
+@pytest.mark.parametrize("has_channel", [False, True])
+@pytest.mark.parametrize("ttl_s", [0.0, 500.0])
+def test_limits_set_anew_do_not_bring_published_dead_letters_back(
+    tmp_path: Path, ttl_s: float, *, has_channel: bool
+) -> None:
+    limits = Limits(msg_ttl_s=30, dead_letter_topic_suffix=".dead")
+    rig = BrokerRig(tmp_path, mem_queue_size=0, sync_every=2500, limits=limits)
+    topic = rig.topic()
+    client = rig.client(ready=0) if has_channel else None
+    rig.publish(b"old")
+    rig.advance(31)
+    assert rig.topic("t.dead").depth == 1, "published, and not synced yet"
+
+    rig.broker.limits.set(topic, LimitOverrides(msg_ttl_s=ttl_s))
+    rig.advance(5)
+
+    assert rig.client(topic="t.dead").bodies == [b"old"]
+    client = client or rig.client(ready=0)
+    client.ready(10)
+    assert client.bodies == []
+    losses = [topic.losses, client.channel.losses]
+    assert sum(each.dead_lettered_count for each in losses) == 1
+
+
 def test_limits_set_anew_leave_every_message_where_it_belongs(tmp_path: Path) -> None:
     rig = BrokerRig(tmp_path, limits=Limits(max_attempts=1, dead_letter_topic_suffix=".dead"))
     client = rig.client()
