@@ -3,7 +3,8 @@
 Mutants are made by cosmic-ray's operators, and by one of ours that deletes a statement. Each is put
 into a copy of the tree, where the tests of its module run first, then those of its package, then
 daemons over sockets; the first layer with a failing test has killed it. Not drawn, as no test could
-tell or each would: annotations, assertions, log lines, code that does not compile.
+tell or each would: annotations, assertions, zip's strict, slots, log lines, code that does not
+compile.
 """
 
 import argparse
@@ -152,6 +153,8 @@ def _find_left_out(tree: ast.AST) -> Iterator[tuple[tuple[int, int], tuple[int, 
                 part = node
             case ast.Call() if ast.unparse(node.func).startswith("logger."):
                 part = node
+            case ast.keyword(arg="strict" | "slots"):
+                part = node.value
             case ast.arg() | ast.AnnAssign():
                 part = node.annotation
             case ast.FunctionDef() | ast.AsyncFunctionDef():

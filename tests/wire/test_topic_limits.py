@@ -298,6 +298,8 @@ class TestLimitsOverHttp:
                 *(400, "INVALID_MSG_TTL"),
             ),
             ("/topic/limits?topic=t&max_depth=0x10", b"", 400, "INVALID_MAX_DEPTH"),
+            ("/topic/limits?topic=t&max_depth=%2B10", b"", 400, "INVALID_MAX_DEPTH"),
+            ("/topic/limits?topic=t&max_depth=1_000", b"", 400, "INVALID_MAX_DEPTH"),
             ("/topic/limits?topic=t&max_depth=9223372036854775808", b"", 400, "INVALID_MAX_DEPTH"),
             ("/topic/limits?topic=t", b'{"max_depth_policy":1}', 400, "INVALID_MAX_DEPTH_POLICY"),
             (

@@ -119,6 +119,7 @@ def test_queues_of_a_directory_are_listed(tmp_path: Path) -> None:
     assert files.has_due
     other = queues["b:c"]
     assert (other.has_metadata, other.has_finished, other.has_due) == (False, False, False)
+    assert (other.has_causes, other.has_generation) == (False, False)
     assert layout.find_queue_files(str(tmp_path), "b").segments == files.segments
 
 

@@ -214,3 +214,18 @@ def test_a_record_may_start_where_the_rest_of_the_segment_has_room_for_it(
     rest = record[: len(record) - cut_bytes]
 
     assert is_record_start(rest, len(rest), 1000) is not bool(cut_bytes)
+
+
+@pytest.mark.parametrize(("chain_count", "are_found"), [(2, False), (3, True)])
+def test_records_of_any_shape_are_believed_if_three_follow_one_another(
+    chain_count: int, *, are_found: bool
+) -> None:
+    lots = random.Random(1)
+    numbers = range(8 + chain_count)
+    content = [framed(b"no message %02d " % number + lots.randbytes(30)) for number in numbers]
+    damaged = (3, 4 + chain_count)
+    for number in damaged:
+        content[number] = b"\xff" * len(content[number])
+    chain = [record[4:] for record in content[4 : 4 + chain_count]]
+
+    assert [each in kept(b"".join(content)) for each in chain] == [are_found] * chain_count

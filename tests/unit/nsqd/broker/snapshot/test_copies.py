@@ -142,4 +142,5 @@ class TestDeferred:
         deferred.add(messages(8), NOW + 1)
 
         assert self.in_copy(copy) == everything
+        assert copy.let_go(), "the copy has the runs to dispose of"
         deferred.end_copy()
