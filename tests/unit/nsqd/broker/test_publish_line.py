@@ -98,6 +98,34 @@ def test_others_publish_while_it_is_prepared_and_it_appears_at_once(tmp_path: Pa
     assert rig.client("a").bodies == [b"small", *BODIES]
 
 
+def test_a_deferred_publish_from_the_line_is_done_when_it_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = BrokerRig(tmp_path, mem_queue_size=0, sync_every=1)
+    rig.channel("a")
+    rig.scheduler.holds_threads = True
+    synced_bytes = {}
+    fsync = os.fsync
+
+    def note(fd: int) -> None:
+        synced_bytes[Path(os.readlink(f"/proc/self/fd/{fd}"))] = os.fstat(fd).st_size
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(os, "fdatasync", note)
+    rig.topic().publish(BODIES)
+    deferred = rig.topic().publish([b"deferred"], delay_s=1.0)
+    assert deferred is not None
+
+    while not deferred.is_done:
+        rig.scheduler.finish_thread()
+        rig.settle()
+
+    newest = max(tmp_path.glob("t:a.diskqueue.0*.dat"))
+    assert b"deferred" in newest.read_bytes()
+    assert synced_bytes[newest] == newest.stat().st_size
+
+
 def test_publishes_wait_behind_one_that_is_being_written(tmp_path: Path) -> None:
     rig = rig_of(tmp_path, "a", "b")
     rig.scheduler.holds_threads = True
