@@ -3,11 +3,7 @@
 import sys
 from collections.abc import Callable, Sequence
 
-import uvloop
-
-from nsqadmin.daemon import Daemon
 from nsqadmin.options import COMMAND, PROGRAM, Options, check_options
-from nsqd.runtime.process import run_daemon
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -16,6 +12,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: Options, read_options: Callable[[], Options]) -> int:
+    # Imported late: a wrong flag or --version should not wait for the whole daemon to load.
+    import uvloop
+
+    from nsqadmin.daemon import Daemon
+    from nsqd.runtime.process import run_daemon
+
     def make_daemon() -> Daemon:
         check_options(options)
         return Daemon(options, read_options)

@@ -1,11 +1,16 @@
 """`python -m nsqd`, installed as `nsqd`: argv in, exit code out."""
 
-import asyncio
+from __future__ import annotations
+
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from nsqd.config.options import COMMAND, Options
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Sequence
 
 logger = logging.getLogger(__name__)
 
