@@ -428,7 +428,7 @@ def test_clients_show_tls_snappy_and_identity(
         key = tmp_path / "key"
         key.write_text("key\n")
         key.chmod(0o600)
-        command = [sys.executable, "-m", "nsqd.cli.main", "tail", "secured", "--channel=c"]
+        command = [sys.executable, "-m", "nsqd.cli", "tail", "secured", "--channel=c"]
         command += [f"--nsqd={HOST}:{nsqd.tcp_port}:{nsqd.http_port}", f"--auth-secret-file={key}"]
         for flags in (["--tls", f"--tls-ca={authority.cert_file}"], ["--snappy"], []):
             client = subprocess.Popen([*command, *flags], stdout=subprocess.DEVNULL)
@@ -461,7 +461,7 @@ def test_an_identity_url_that_is_no_web_address_is_no_link(
         hostile = answer(allow()) | {"identity": "<b>mallory</b>", "identity_url": address}
         auth.answers["secret"] = (200, hostile)
         nsqd = start_nsqd(f"--auth-http-address={auth.address}", f"--http-auth-token-file={token}")
-        command = [sys.executable, "-m", "nsqd.cli.main", "tail", "t", "--channel=c"]
+        command = [sys.executable, "-m", "nsqd.cli", "tail", "t", "--channel=c"]
         command += [f"--nsqd={HOST}:{nsqd.tcp_port}:{nsqd.http_port}", f"--auth-secret-file={key}"]
         client = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         try:
