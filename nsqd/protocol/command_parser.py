@@ -99,7 +99,7 @@ class _Chunks:
         self._data = b""
         self._position = 0
         # Chunks that together are not a whole command yet, and how many bytes that would take.
-        self._parts: list[bytes] = []
+        self._parts: list[bytes | memoryview] = []
         self._part_bytes = 0
         self._needed = 0
         self._waiting: _Incomplete | None = None
@@ -141,7 +141,7 @@ class _Chunks:
         """
         missing = self._needed - (self._part_bytes - len(last))
         if len(last) - missing >= MIN_AHEAD_BYTES and self.error_at_eof is not None:
-            self._parts[-1] = last[:missing]
+            self._parts[-1] = memoryview(last)[:missing]  # copied once, by the join
             self._ahead = last
             self._ahead_position = missing
         data = b"".join(self._parts)
