@@ -31,6 +31,11 @@ from diskqueue.segment import SegmentState
 
 # Buffers that one call writes; the kernel takes 1024.
 _MAX_BUFFERS = 512
+# A rest after the checksums of so many records, if there are more: to compute them takes the
+# interpreter from the other threads, which would wait 5 ms for it after each of their system calls.
+# A rest of no time would not do, since a thread that waits needs some to wake.
+_YIELD_COUNT = 4000
+_YIELD_S = 0.00005
 
 
 class RecordChunk:
@@ -91,10 +96,15 @@ class Placement:
             write_buffers(self.fd, self.buffers, self.offset)
         if self.checksums is not None:
             position = self.offset
+            count = 0
             entries: list[bytes] = []
             for data, lengths in zip(self.buffers, self.lengths, strict=True):
                 entries.append(self.checksums.encode(position, data, lengths))
                 position += len(data)
+                count += len(lengths)
+                if count >= _YIELD_COUNT and len(self.buffers) > 1:
+                    time.sleep(_YIELD_S)
+                    count = 0
             self.checksums.write(b"".join(entries))
             self.has_checksums_written = True
 
