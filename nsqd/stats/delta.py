@@ -15,12 +15,11 @@ from collections.abc import Iterable, Iterator
 from json.encoder import encode_basestring_ascii as quote
 from typing import Final, NamedTuple
 
-from nsqd import PROTOCOL_VERSION
 from nsqd.broker.channel import Channel
 from nsqd.broker.topic import Topic
 from nsqd.node import Node
 from nsqd.runtime.slices import encode_slices, gather_slices
-from nsqd.stats.json import encode_boolean, encode_more
+from nsqd.stats.json import encode_boolean, encode_more, render_node
 from nsqd.stats.snapshot import read_channel, read_topic
 
 MAX_SEQ: Final = 2**53  # what a JavaScript number holds
@@ -179,7 +178,7 @@ class DeltaStats:
 
     def _forget(self) -> None:
         self._timer = None
-        if self._lock.locked():  # somebody has just come back, and sets the timer anew
+        if self._lock.locked():  # a reader has just come back, and sets the timer anew
             return
         self._topics.clear()
         self._removed.clear()
@@ -188,16 +187,7 @@ class DeltaStats:
     # Telling.
 
     def _parts(self, after: int, *, is_full: bool) -> Iterator[str]:
-        node = self._node
-        yield (
-            f'{{"version":"{PROTOCOL_VERSION}","health":{quote(node.health)},'
-            f'"start_time":{int(node.start_time_s)},'
-            f'"loop_lag_usec_max":{int(node.loop_watch.worst_lag_s * 1e6)},'
-            f'"draining":{encode_boolean(node.broker.is_draining)},'
-        )
-        free_bytes = node.broker.disk_health.free_bytes
-        if free_bytes is not None:
-            yield f'"disk_free_bytes":{free_bytes},'
+        yield from render_node(self._node)
         columns = ",".join(map(quote, COLUMNS))
         yield f'"seq":{self._seq},"full":{encode_boolean(is_full)},"columns":[{columns}],"rows":['
         separator = ""

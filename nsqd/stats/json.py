@@ -32,8 +32,8 @@ from nsqd.stats.snapshot import (
 _NO_LATENCY = '{"count":0,"percentiles":null}'
 
 
-def render_json(node: Node, query: StatsQuery, memory: MemoryStats) -> Iterator[str]:
-    """Give the document in parts."""
+def render_node(node: Node) -> Iterator[str]:
+    """Give the beginning of a document: the figures of the node, without those of its topics."""
     yield (
         f'{{"version":"{PROTOCOL_VERSION}","health":{quote(node.health)},'
         f'"start_time":{int(node.start_time_s)},'
@@ -43,6 +43,11 @@ def render_json(node: Node, query: StatsQuery, memory: MemoryStats) -> Iterator[
     free_bytes = node.broker.disk_health.free_bytes
     if free_bytes is not None:
         yield f'"disk_free_bytes":{free_bytes},'
+
+
+def render_json(node: Node, query: StatsQuery, memory: MemoryStats) -> Iterator[str]:
+    """Give the document in parts."""
+    yield from render_node(node)
     if query.has_memory:
         yield f'"memory":{json.dumps(memory.as_dict())},'
     if is_unknown(node.broker, query):
