@@ -134,6 +134,19 @@ def test_a_producer_is_shown_as_it_identified_itself(lookupd: LookupdInProcess) 
         }
 
 
+def test_a_long_debug_page_is_made_part_by_part(lookupd: LookupdInProcess) -> None:
+    with lookupd.nsqd("x" * 255) as peer:
+        for number in range(300):
+            peer.command(b"REGISTER t%d" % number)
+
+        reply = lookupd.request("GET", "/debug")
+
+    assert "content-length" not in reply.headers
+    assert reply.headers["transfer-encoding"] == "chunked"
+    assert len(reply.body) > routes.STREAMED_BYTES
+    assert len(reply.json()) == 1 + 300
+
+
 def test_debug_shows_the_whole_database(lookupd: LookupdInProcess) -> None:  # L-14
     with lookupd.nsqd() as peer:
         peer.command(b"REGISTER t c")
