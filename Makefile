@@ -26,11 +26,11 @@ $(VENV)/.made:
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
 	@touch $@
 
-$(VENV)/.run: pyproject.toml | $(VENV)/.made
+$(VENV)/.run: pyproject.toml hatch_build.py diskqueue/_compiled.pyx | $(VENV)/.made
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
-$(VENV)/.test: pyproject.toml | $(VENV)/.made
+$(VENV)/.test: pyproject.toml hatch_build.py diskqueue/_compiled.pyx | $(VENV)/.made
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group test --group lint --editable '.[spark]'
 	@touch $@ $(VENV)/.run
 

@@ -4,10 +4,10 @@
 `append_job`, reads through `reader`, keeps count of finished records in `progress`, and is synced
 by a `sync_job` when its owner says so; `recovery` opens it.
 On disk: `layout` (names, metadata), `segment` (records), `checksums` (of records), `sidecar`
-(finished records), `identity` (random names), `envelope` (the message in a record). `intervals` is
-the set of finished records, `salvage` finds records at damage, `views` is for readers from outside,
-`tools` and `__main__` are `python -m diskqueue`; `errors`. Called by nsqd's broker, Spark's readers
-and the command line. Synchronous; its only threads make fsyncs. Imports no other package but isal.
+(finished records), `identity` (random names), `envelope` (the message in a record), `_compiled`
+(loops over records). `intervals` is the set of finished records, `salvage` finds records at damage,
+`views` is for readers from outside, `tools` and `__main__` are `python -m diskqueue`; `errors`.
+Called by nsqd's broker, Spark's readers and the command line. Imports no other package but isal.
 """
 
 import importlib

@@ -95,17 +95,7 @@ class Placement:
         else:
             write_buffers(self.fd, self.buffers, self.offset)
         if self.checksums is not None:
-            position = self.offset
-            count = 0
-            entries: list[bytes] = []
-            for data, lengths in zip(self.buffers, self.lengths, strict=True):
-                entries.append(self.checksums.encode(position, data, lengths))
-                position += len(data)
-                count += len(lengths)
-                if count >= _YIELD_COUNT and len(self.buffers) > 1:
-                    time.sleep(_YIELD_S)
-                    count = 0
-            self.checksums.write(b"".join(entries))
+            write_checksums(self.checksums, self.offset, self.buffers, self.lengths)
             self.has_checksums_written = True
 
     def undo(self) -> None:
@@ -322,6 +312,31 @@ def open_segment(segment: SegmentState, path: str, logger: logging.Logger) -> in
             bad_path,
         )
         return os.open(path, flags, layout.FILE_MODE)
+
+
+def write_checksums(
+    checksums: ChecksumFile,
+    position: int,
+    buffers: Sequence[bytes | memoryview],
+    lengths: Sequence[Sequence[int]],
+) -> None:
+    """Write the checksums of records that were just written at a position of their segment.
+
+    Args: lengths: the sizes of the records in each buffer.
+
+    Raises:
+        OSError: none were written.
+    """
+    entries: list[bytes] = []
+    count = 0
+    for data, sizes in zip(buffers, lengths, strict=True):
+        entries.append(checksums.encode(position, data, sizes))
+        position += len(data)
+        count += len(sizes)
+        if count >= _YIELD_COUNT and len(buffers) > 1:
+            time.sleep(_YIELD_S)
+            count = 0
+    checksums.write(b"".join(entries))
 
 
 def write_buffers(fd: int, buffers: Sequence[bytes | memoryview], position: int) -> None:

@@ -21,11 +21,12 @@ from diskqueue.append_job import (
     open_segment,
     place,
     write_buffers,
+    write_checksums,
 )
 from diskqueue.checksums.file import ChecksumFile
 from diskqueue.checksums.marks import mark
 from diskqueue.checksums.syncing import fsync_both
-from diskqueue.segment import PREFIX_BYTES, RecordLimits, SegmentState, split_records, walk
+from diskqueue.segment import RecordLimits, SegmentState, walk
 
 _COPY_BYTES = 1024 * 1024
 _REWRITE_BYTES = 1024 * 1024
@@ -182,10 +183,12 @@ class Writer:
         if position - self._known_starts[-1] >= self._start_gap_bytes:
             self._add_known_start(position)
 
-    def append_buffers(self, buffers: Sequence[bytes]) -> None:
+    def append_buffers(self, buffers: Sequence[bytes], lengths: Sequence[Sequence[int]]) -> None:
         """Append whole records to the current segment, however large it gets.
 
         The caller decides when another segment begins, with `start_new_segment`.
+
+        Args: lengths: the sizes of the records in each buffer, their prefixes included.
 
         Raises:
             OSError: nothing was appended.
@@ -196,7 +199,7 @@ class Writer:
         try:
             write_buffers(self._fd, buffers, segment.end)
             if segment.checksums is not None:
-                segment.checksums.write(_encode(segment.checksums, buffers, segment.end))
+                write_checksums(segment.checksums, segment.end, buffers, lengths)
         except OSError:
             _cut_off(self._fd, segment)
             self._close_rests()
@@ -597,18 +600,6 @@ class Writer:
         if len(self._known_starts) > _MAX_STARTS:
             self._known_starts = self._known_starts[::2]
             self._start_gap_bytes *= 2
-
-
-def _encode(checksums: ChecksumFile, buffers: Iterable[bytes], position: int) -> bytes:
-    """Return the checksums of records whose sizes only they themselves tell."""
-    limits = RecordLimits(min_record_bytes=0, max_record_bytes=layout.MAX_NUMBER)
-    entries: list[bytes] = []
-    for data in buffers:
-        starts, ends = split_records(data, 0, len(data), len(data), limits)
-        lengths = [end - start + PREFIX_BYTES for start, end in zip(starts, ends, strict=True)]
-        entries.append(checksums.encode(position, data, lengths))
-        position += len(data)
-    return b"".join(entries)
 
 
 def _cut_off(fd: int, segment: SegmentState) -> None:

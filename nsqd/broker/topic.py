@@ -244,7 +244,8 @@ class Topic:
         self.message_bytes += publish.size_bytes
         if self.archive is not None:
             for part in publish.parts:
-                self.archive.add(part.batch, None if part.chunk is None else part.chunk.data)
+                chunk = part.chunk
+                self.archive.add(part.batch, None if chunk is None else (chunk.data, chunk.lengths))
                 if isinstance(part.batch, RecordedBatch):
                     part.batch.forget_records()
         if self.bounds is not None:

@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import TypeAlias
 
 from nsqd.broker.archive.retention import ArchiveLook, Chunk, RetainedLog
 from nsqd.broker.queue.batch import RECORD_OVERHEAD_BYTES, AnyBatch, Batch, RecordedBatch
@@ -30,9 +31,14 @@ from nsqd.broker.queue.receipt import Receipt
 
 logger = logging.getLogger(__name__)
 
+# Messages as disk records: the bytes, and the length of each.
+Records: TypeAlias = tuple[bytes, Sequence[int]]
+
 # Batches are encoded when so much has gathered, so that the loop is never held up for long. From
 # 128 KB on, malloc asks the kernel for new pages each time: 257 ns a message of 200 B, against 37.
 CHUNK_BYTES = 96 * 1024
+# A batch of this size is a chunk of its own: to join it with others would be another copy.
+_LARGE_BATCH_BYTES = 16 * 1024
 # The backlog is written at once when it is so large: it is still in the caches then.
 ROUND_BYTES = 4 * 1024 * 1024
 # The bound of the backlog, of all topics together.
@@ -170,7 +176,7 @@ class Archive:
 
     # --- on the loop
 
-    def add(self, batch: AnyBatch, records: bytes | None = None) -> None:
+    def add(self, batch: AnyBatch, records: Records | None = None) -> None:
         """Keep a batch that was published; never waits and never fails.
 
         Args:
@@ -192,16 +198,18 @@ class Archive:
         self._added_count += count
         if self._batch_bytes + size_bytes > self._chunk_bytes:
             self.encode()
+        if records is None and _LARGE_BATCH_BYTES <= size_bytes <= self._chunk_bytes:
+            records = batch.records(0, count)
         if records is not None and size_bytes <= self._chunk_bytes:
             self.encode()
-            self._chunks.append(Chunk(records, count, *batch.time_span()))
+            self._chunks.append(Chunk(*records, *batch.time_span()))
         else:
             self._batches.append(batch)
             self._batch_bytes += size_bytes
         if self not in backlog.archives:
             backlog.announce(self)
 
-    def _write_now(self, batch: AnyBatch, records: bytes | None) -> bool:
+    def _write_now(self, batch: AnyBatch, records: Records | None) -> bool:
         """Write a batch on the loop, if the disk is quick and no thread is at work on the files."""
         log = self._log
         backlog = self._backlog
@@ -214,9 +222,9 @@ class Archive:
                 return False
             was_dirty = log.is_dirty
             count = len(batch.bodies)
-            data = batch.records(0, count)[0] if records is None else records
+            data, lengths = records or batch.records(0, count)
             began = time.perf_counter()
-            is_written = log.append_now(data, count, batch.time_span()[1])
+            is_written = log.append_now(data, lengths, batch.time_span()[1])
         except OSError as error:
             self.write_error = error  # a round tries again, and tells who waits for it
             return False
@@ -416,7 +424,7 @@ class Archive:
             count = log.append(chunks[done:], now_ns)
             done += count
             for _ in range(count):
-                self._written_count += self._chunks.popleft().record_count
+                self._written_count += len(self._chunks.popleft().lengths)
             self._trim(log, now_ns)
         return log
 
@@ -427,13 +435,17 @@ class Archive:
 
 
 def _make_chunk(batches: Sequence[AnyBatch]) -> Chunk:
-    parts: list[bytes] = []
-    for batch in batches:
-        parts += batch.record_parts()
-    data = b"".join(parts)
-    count = sum(len(batch.bodies) for batch in batches)
     spans = [batch.time_span() for batch in batches]
-    return Chunk(data, count, min(span[0] for span in spans), max(span[1] for span in spans))
+    oldest_ns, newest_ns = min(span[0] for span in spans), max(span[1] for span in spans)
+    if len(batches) == 1:
+        return Chunk(*batches[0].records(0, len(batches[0].bodies)), oldest_ns, newest_ns)
+    data: list[bytes] = []
+    lengths: list[int] = []
+    for batch in batches:
+        records, sizes = batch.records(0, len(batch.bodies))
+        data.append(records)
+        lengths += sizes
+    return Chunk(b"".join(data), lengths, oldest_ns, newest_ns)
 
 
 def _split(batch: AnyBatch, max_bytes: int) -> Iterator[AnyBatch]:

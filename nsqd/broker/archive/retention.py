@@ -82,7 +82,8 @@ class Chunk:
     """Records to append together; they stay in one segment."""
 
     data: bytes
-    record_count: int
+    # The sizes of the records, their prefixes included.
+    lengths: Sequence[int]
     oldest_ns: int
     newest_ns: int
 
@@ -268,20 +269,24 @@ class RetainedLog:
         fitting = _find_fitting(chunks, self.end.offset, self._segment_bytes)
         segment = self._segments[-1]
         is_first = not segment.state.end
-        self._writer.append_buffers([chunk.data for chunk in fitting])
+        self._writer.append_buffers(
+            [chunk.data for chunk in fitting], [chunk.lengths for chunk in fitting]
+        )
         self._is_unsynced = True
         if is_first:
             segment.oldest_ns = fitting[0].oldest_ns
         segment.newest_ns = max(segment.newest_ns, *(chunk.newest_ns for chunk in fitting))
-        count = sum(chunk.record_count for chunk in fitting)
+        count = sum(len(chunk.lengths) for chunk in fitting)
         segment.record_count += count
         self.record_count += count
         self._unsynced_count += count
         self.size_bytes += sum(len(chunk.data) for chunk in fitting)
         return len(fitting)
 
-    def append_now(self, data: bytes, record_count: int, now_ns: int) -> bool:
+    def append_now(self, data: bytes, lengths: Sequence[int], now_ns: int) -> bool:
         """Append records that were published now; return False if that needs a new segment.
+
+        Args: lengths: the sizes of the records, their prefixes included.
 
         Raises:
             OSError: nothing was appended.
@@ -293,7 +298,8 @@ class RetainedLog:
         max_age_ns = self._max_segment_age_ns
         if max_age_ns and now_ns - segment.oldest_ns > max_age_ns:
             return False
-        self._writer.append_buffers((data,))
+        self._writer.append_buffers((data,), (lengths,))
+        record_count = len(lengths)
         self._is_unsynced = True
         segment.newest_ns = max(segment.newest_ns, now_ns)
         segment.record_count += record_count

@@ -17,7 +17,7 @@ from itertools import accumulate, chain, repeat
 from struct import Struct
 from typing import TypeAlias
 
-from diskqueue.envelope import HEADER_BYTES
+from diskqueue.envelope import HEADER_BYTES, join_records
 from nsqd.broker.queue.ids import SUFFIXES
 
 # A message outside of any batch: id, timestamp_ns, attempts so far, body, and the ordinal of its
@@ -106,27 +106,14 @@ class Batch:
 
     def records(self, start: int, stop: int) -> tuple[bytes, list[int]]:
         """Return the messages as disk records: the bytes, and the length of each."""
-        sizes = list(map(len, self.bodies[start:stop]))
-        data = b"".join(self._record_parts(start, stop, sizes))
+        bodies = self.bodies[start:stop]
+        first = self.first_sequence + start
+        head = _pack_head(self.timestamp_ns, 0) + self.id_prefix
+        data = join_records(head, SUFFIXES[first : first + len(bodies)], bodies)
+        sizes = list(map(len, bodies))
         if sizes.count(sizes[0]) == len(sizes):
             return data, [sizes[0] + RECORD_OVERHEAD_BYTES] * len(sizes)
         return data, [size + RECORD_OVERHEAD_BYTES for size in sizes]
-
-    def record_parts(self) -> list[bytes]:
-        """Return all messages as disk records, in parts to be joined."""
-        return self._record_parts(0, len(self.bodies), list(map(len, self.bodies)))
-
-    def _record_parts(self, start: int, stop: int, sizes: list[int]) -> list[bytes]:
-        """Return records in parts: they share a head, so it takes a third of `encode_records`."""
-        count = stop - start
-        common = _pack_head(self.timestamp_ns, 0) + self.id_prefix
-        # Three parts a record: length, head and prefix of the id; the rest of the id; the body.
-        parts = [_record_length(sizes[0]) + common] * (3 * count)
-        if sizes.count(sizes[0]) < count:
-            parts[::3] = [prefix + common for prefix in map(_record_length, sizes)]
-        parts[1::3] = SUFFIXES[self.first_sequence + start : self.first_sequence + stop]
-        parts[2::3] = self.bodies[start:stop]
-        return parts
 
     def time_span(self) -> tuple[int, int]:
         """Return the times of the oldest and the newest message."""
@@ -241,10 +228,6 @@ class MixedBatch:
         """Return the messages as disk records: the bytes, and the length of each."""
         heads = map(_pack_head, self._timestamps[start:stop], self._attempts[start:stop])
         return encode_records(list(heads), self._ids[start:stop], self.bodies[start:stop])
-
-    def record_parts(self) -> list[bytes]:
-        """Return all messages as disk records, in parts to be joined."""
-        return [self.records(0, len(self.bodies))[0]]
 
     def time_span(self) -> tuple[int, int]:
         """Return the times of the oldest and the newest message."""

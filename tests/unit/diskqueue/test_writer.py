@@ -34,8 +34,8 @@ def test_buffers_are_one_write_into_the_current_segment(
         return pwritev(fd, buffers, position)
 
     monkeypatch.setattr(os, "pwritev", write)
-    writer.append_buffers([b"first", b"and more than fits"])
-    writer.append_buffers([b"third"])
+    writer.append_buffers([b"first", b"and more than fits"], [[5], [18]])
+    writer.append_buffers([b"third"], [[5]])
     writer.close()
 
     assert writes == [2, 1]
@@ -51,9 +51,9 @@ def test_a_short_write_of_buffers_is_carried_on(
     def write_a_part(fd: int, buffers: list[bytes], position: int) -> int:
         return os.pwrite(fd, b"".join(buffers)[:7], position)
 
-    writer.append_buffers([b"before"])
+    writer.append_buffers([b"before"], [[6]])
     monkeypatch.setattr(os, "pwritev", write_a_part)
-    writer.append_buffers([b"first", b"second"])
+    writer.append_buffers([b"first", b"second"], [[5], [6]])
     writer.close()
 
     assert content_of(tmp_path, 0) == b"beforefirstsecond"
@@ -63,7 +63,7 @@ def test_a_failed_write_of_buffers_leaves_no_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = open_writer(tmp_path)
-    writer.append_buffers([b"before"])
+    writer.append_buffers([b"before"], [[6]])
 
     def write_a_part(fd: int, buffers: list[bytes], position: int) -> int:
         os.pwrite(fd, b"".join(buffers)[:7], position)
@@ -72,7 +72,7 @@ def test_a_failed_write_of_buffers_leaves_no_trace(
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwritev", write_a_part)
         with pytest.raises(OSError, match="No space"):
-            writer.append_buffers([b"first", b"second"])
+            writer.append_buffers([b"first", b"second"], [[5], [6]])
 
     assert content_of(tmp_path, 0) == b"before"
     assert writer.segment.end == 6
@@ -81,12 +81,12 @@ def test_a_failed_write_of_buffers_leaves_no_trace(
 
 def test_a_segment_stays_dirty_if_it_grew_since_its_fsync(tmp_path: Path) -> None:
     writer = open_writer(tmp_path)
-    writer.append_buffers([b"completed"])
+    writer.append_buffers([b"completed"], [[9]])
     writer.start_new_segment()
-    writer.append_buffers([b"grows"])
+    writer.append_buffers([b"grows"], [[5]])
 
     targets = writer.fsync_targets()
-    writer.append_buffers([b"more"])
+    writer.append_buffers([b"more"], [[4]])
     for target in targets:
         target.fsync()
         target.close()
@@ -101,9 +101,9 @@ def test_no_descriptor_is_left_of_targets_that_could_not_all_be_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = open_writer(tmp_path)
-    writer.append_buffers([b"completed"])
+    writer.append_buffers([b"completed"], [[9]])
     writer.start_new_segment()
-    writer.append_buffers([b"grows"])
+    writer.append_buffers([b"grows"], [[5]])
     dup = os.dup
     made: list[int] = []
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nsqd.broker.archive.archive import Archive, Safety
+from nsqd.broker.archive.archive import Archive, Records, Safety
 from nsqd.broker.errors import ClosedError, DepthLimitError
 from nsqd.broker.publish_line import (
     GROUP_MAX_COUNT,
@@ -455,7 +455,7 @@ class RecordingArchive(Archive):
         self.bodies: list[bytes] = []
         self.record_bytes = 0
 
-    def add(self, batch: AnyBatch, records: bytes | None = None) -> None:
+    def add(self, batch: AnyBatch, records: Records | None = None) -> None:
         """Note a batch."""
         self.bodies += batch.bodies
-        self.record_bytes += len(records or b"")
+        self.record_bytes += 0 if records is None else len(records[0])

@@ -25,7 +25,7 @@ def make_chunk(number: int, *, now_ns: int = START_NS) -> Chunk:
     """A chunk with one message of 8 KiB, whose body begins with its number."""
     body = b"%08d" % number + bytes(MESSAGE_BYTES - 8)
     batch = Batch(now_ns, b"0123456789abc", number % 4096, (body,))
-    return Chunk(b"".join(batch.record_parts()), 1, now_ns, now_ns)
+    return Chunk(*batch.records(0, 1), now_ns, now_ns)
 
 
 def open_log(

@@ -1,0 +1,56 @@
+"""Build hook: compile diskqueue/_compiled.pyx, if there is a C compiler.
+
+Without one, or without Python's headers, a pure wheel is made: the same functions in Python.
+`pip install` calls it, and so `make run` and `make test`. Rebuilt whenever the wheel is.
+"""
+
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+SOURCE = "diskqueue/_compiled.pyx"
+
+
+class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
+    """Put the compiled module beside its source, and into the wheel."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Compile, before the files of the wheel are gathered."""
+        source = Path(self.root, SOURCE)
+        library = source.with_name(source.stem + sysconfig.get_config_var("EXT_SUFFIX"))
+        # One of an older source must not stay; and a daemon that runs has it in memory.
+        library.unlink(missing_ok=True)
+        try:
+            _compile(source, library, Path(self.directory))
+        except (OSError, subprocess.CalledProcessError) as error:
+            self.app.display_warning(f"{SOURCE} is not compiled, Python does its work: {error}")
+            return
+        build_data["pure_python"] = False
+        build_data["infer_tag"] = True
+        if version != "editable":
+            name = library.relative_to(self.root).as_posix()
+            build_data["force_include"][str(library)] = name
+
+
+def _compile(source: Path, library: Path, directory: Path) -> None:
+    """Compile a Cython module.
+
+    Raises:
+        OSError: there is no compiler.
+        CalledProcessError: the compiler has failed.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    c_source = directory / f"{source.stem}.c"
+    cython = [sys.executable, "-m", "cython", "-3", str(source), "-o", str(c_source)]
+    subprocess.run(cython, check=True)
+    compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()
+    flags = ["-O2", "-s", "-shared", "-fPIC", "-fvisibility=hidden"]
+    include = f"-I{sysconfig.get_path('include')}"
+    subprocess.run(
+        [*compiler, *flags, include, str(c_source), "-o", str(library), "-ldl"], check=True
+    )
