@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 # Twice the cores: many tests wait for sockets and timers.
 CI_JOBS ?= 4
+COMPILED := diskqueue/_compiled.pyx nsqd/protocol/_compiled.pyx
 MINUTES ?= 30
 SEEDS ?= 2000
 KILLS ?= 20
@@ -26,11 +27,11 @@ $(VENV)/.made:
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
 	@touch $@
 
-$(VENV)/.run: pyproject.toml hatch_build.py diskqueue/_compiled.pyx | $(VENV)/.made
+$(VENV)/.run: pyproject.toml hatch_build.py $(COMPILED) | $(VENV)/.made
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
-$(VENV)/.test: pyproject.toml hatch_build.py diskqueue/_compiled.pyx | $(VENV)/.made
+$(VENV)/.test: pyproject.toml hatch_build.py $(COMPILED) | $(VENV)/.made
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group test --group lint --editable '.[spark]'
 	@touch $@ $(VENV)/.run
 

@@ -1,4 +1,4 @@
-"""Build hook: compile diskqueue/_compiled.pyx, if there is a C compiler.
+"""Build hook: compile the inner loops, if there is a C compiler.
 
 Without one, or without Python's headers, a pure wheel is made: the same functions in Python.
 `pip install` calls it, and so `make run` and `make test`. Rebuilt whenever the wheel is.
@@ -13,28 +13,29 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCE = "diskqueue/_compiled.pyx"
+SOURCES = ("diskqueue/_compiled.pyx", "nsqd/protocol/_compiled.pyx")
 
 
 class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
-    """Put the compiled module beside its source, and into the wheel."""
+    """Put the compiled modules beside their sources, and into the wheel."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile, before the files of the wheel are gathered."""
-        source = Path(self.root, SOURCE)
-        library = source.with_name(source.stem + sysconfig.get_config_var("EXT_SUFFIX"))
-        # One of an older source must not stay; and a daemon that runs has it in memory.
-        library.unlink(missing_ok=True)
-        try:
-            _compile(source, library, Path(self.directory))
-        except (OSError, subprocess.CalledProcessError) as error:
-            self.app.display_warning(f"{SOURCE} is not compiled, Python does its work: {error}")
-            return
-        build_data["pure_python"] = False
-        build_data["infer_tag"] = True
-        if version != "editable":
-            name = library.relative_to(self.root).as_posix()
-            build_data["force_include"][str(library)] = name
+        for name in SOURCES:
+            source = Path(self.root, name)
+            library = source.with_name(source.stem + sysconfig.get_config_var("EXT_SUFFIX"))
+            # One of an older source must not stay; and a daemon that runs has it in memory.
+            library.unlink(missing_ok=True)
+            try:
+                _compile(source, library, Path(self.directory, source.parent.name))
+            except (OSError, subprocess.CalledProcessError) as error:
+                self.app.display_warning(f"{name} is not compiled, Python does its work: {error}")
+                continue
+            build_data["pure_python"] = False
+            build_data["infer_tag"] = True
+            if version != "editable":
+                path = library.relative_to(self.root).as_posix()
+                build_data["force_include"][str(library)] = path
 
 
 def _compile(source: Path, library: Path, directory: Path) -> None:

@@ -450,13 +450,9 @@ class CommandParser(_Chunks):
         end = min(len(data), start + mpub.room_bytes)
         max_count = min(mpub.remaining, MAX_MPUB_PART_COUNT)
         max_size = self._limits.max_msg_size
-        bodies = split_equal(data, start, end, max_count=max_count, max_size=max_size)
-        if bodies:
-            position = start + len(bodies) * (SIZE_BYTES + len(bodies[0]))
-        else:
-            bodies, position = read_sized(
-                *(data, start, end), line=b"", max_count=max_count, max_size=max_size
-            )
+        bodies, position = read_sized(
+            *(data, start, end), line=b"", max_count=max_count, max_size=max_size
+        )
         if not bodies:
             self._refuse_mpub_message(len(mpub.bodies), mpub.room_bytes)
         mpub.add(bodies, position - start)
@@ -541,7 +537,7 @@ def split_publishes(data: bytes, position: int, start: bytes, size: int, count: 
     return []
 
 
-def read_sized(
+def read_sized_in_python(
     data: bytes, position: int, end: int, *, line: bytes, max_count: int, max_size: int
 ) -> tuple[list[bytes], int]:
     """Read a series of (line, size, body) up to the first that is cut off or wrong.
@@ -554,8 +550,12 @@ def read_sized(
     Returns:
         The bodies, and the position behind the last one.
     """
+    if not line:
+        bodies = split_equal(data, position, end, max_count=max_count, max_size=max_size)
+        if bodies:
+            return bodies, position + len(bodies) * (SIZE_BYTES + len(bodies[0]))
     skip = len(line) + SIZE_BYTES
-    bodies: list[bytes] = []
+    bodies = []
     while len(bodies) < max_count and data.startswith(line, position):
         body = position + skip
         if body > end:
@@ -566,6 +566,12 @@ def read_sized(
         position = body + size
         bodies.append(data[body:position])
     return bodies, position
+
+
+try:
+    from nsqd.protocol._compiled import read_sized as read_sized
+except ImportError:  # there was no compiler; this takes 0.25 us a message, not 0.03
+    read_sized = read_sized_in_python
 
 
 def split_equal(

@@ -1,10 +1,19 @@
 """Each way of cutting up bytes at once: what it finds, where it stops, what it leaves alone."""
 
+import shutil
 from struct import pack
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from nsqd.protocol.command_parser import read_sized, split_equal, split_ids, split_publishes
+from nsqd.protocol.command_parser import (
+    read_sized,
+    read_sized_in_python,
+    split_equal,
+    split_ids,
+    split_publishes,
+)
 
 LINE = b"PUB t\n"
 ID = b"0123456789abcdef"
@@ -68,7 +77,40 @@ def read(
     max_size: int = 5,
 ) -> tuple[list[bytes], int]:
     stop = len(data) if end is None else end
-    return read_sized(data, 0, stop, line=line, max_count=max_count, max_size=max_size)
+    bounds = {"max_count": max_count, "max_size": max_size}
+    found = read_sized(data, 0, stop, line=line, **bounds)
+    assert read_sized_in_python(data, 0, stop, line=line, **bounds) == found
+    return found
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+def test_the_loop_over_messages_is_compiled() -> None:
+    assert read_sized is not read_sized_in_python
+
+
+@given(
+    data=st.lists(
+        st.sampled_from(
+            [LINE, b"PUB t", pack(">i", 3), pack(">i", -1), pack(">i", 0), b"abc", b"a"]
+        )
+        | st.binary(max_size=6),
+        max_size=12,
+    ).map(b"".join),
+    cut=st.integers(0, 8),
+    position=st.integers(0, 12),
+    line=st.sampled_from([LINE, b""]),
+    max_count=st.integers(0, 5),
+    max_size=st.integers(0, 8),
+)
+def test_both_loops_read_the_same(
+    data: bytes, cut: int, position: int, line: bytes, max_count: int, max_size: int
+) -> None:
+    end = max(len(data) - cut, 0)
+    bounds = {"max_count": max_count, "max_size": max_size}
+
+    found = read_sized(data, position, end, line=line, **bounds)
+
+    assert found == read_sized_in_python(data, position, end, line=line, **bounds)
 
 
 def test_publishes_of_any_size_are_read_up_to_the_end() -> None:

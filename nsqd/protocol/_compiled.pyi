@@ -1,0 +1,3 @@
+def read_sized(
+    data: bytes, position: int, end: int, *, line: bytes, max_count: int, max_size: int
+) -> tuple[list[bytes], int]: ...
