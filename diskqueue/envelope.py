@@ -7,15 +7,18 @@
 Big-endian. `attempts` counts the deliveries made so far. The queue itself never looks in here.
 
 The records of a whole publish are put together by a compiled loop where that could be built: 10 ns
-for a message of 200 bytes instead of 38.
+for a message of 200 bytes instead of 60.
 """
 
 import struct
-from typing import NamedTuple
+from array import array
+from typing import NamedTuple, TypeAlias
 
 HEADER = struct.Struct(">qH16s")
 HEADER_BYTES = HEADER.size
 ID_BYTES = 16
+
+PREFIX_BYTES = 4
 
 _pack_length = struct.Struct(">i").pack
 
@@ -56,22 +59,29 @@ def decode(payload: bytes) -> Envelope:
     return Envelope(timestamp_ns, attempts, message_id, payload[HEADER_BYTES:])
 
 
-def join_records_in_python(head: bytes, tails: list[bytes], bodies: tuple[bytes, ...]) -> bytes:
-    """Return the records of messages, back to back: each its length, `head`, tail and body.
+# Messages of one publish: what all begin with (time, attempts and a part of the id), the rest of
+# each id, and the bodies.
+RecordParts: TypeAlias = tuple[bytes, list[bytes], tuple[bytes, ...]]
 
-    Args:
-        head: what all messages begin with: time, attempts, and a part of the id.
-        tails: the rest of each id, one for each body.
+
+def join_records_in_python(parts: list[RecordParts]) -> tuple[bytes, "array[int]"]:
+    """Return the records of messages back to back, and the length of each with its prefix.
+
+    | 4: int32 length of the rest | 8: timestamp | 2: attempts | 16: id | n: body |
     """
-    count = len(bodies)
-    sizes = [HEADER_BYTES + len(body) for body in bodies]
-    # Three parts a record; most often all bodies have one size.
-    parts = [_pack_length(sizes[0]) + head] * (3 * count)
-    if sizes.count(sizes[0]) < count:
-        parts[::3] = [_pack_length(size) + head for size in sizes]
-    parts[1::3] = tails
-    parts[2::3] = bodies
-    return b"".join(parts)
+    pieces: list[bytes] = []
+    lengths = array("I")
+    for head, tails, bodies in parts:
+        sizes = [HEADER_BYTES + len(body) for body in bodies]
+        # Three pieces a record; most often all bodies have one size.
+        records = [_pack_length(sizes[0]) + head] * (3 * len(bodies))
+        if sizes.count(sizes[0]) < len(sizes):
+            records[::3] = [_pack_length(size) + head for size in sizes]
+        records[1::3] = tails
+        records[2::3] = bodies
+        pieces += records
+        lengths.extend([PREFIX_BYTES + size for size in sizes])
+    return b"".join(pieces), lengths
 
 
 try:

@@ -46,7 +46,7 @@ IO = ("asyncio", "socket", "ssl", "selectors", "socketserver", "http", "urllib.r
 LAYERS = {
     "console": Layer(("console",), forbidden=IO),
     "diskqueue": Layer(("diskqueue",), forbidden=(*IO, "concurrent", "multiprocessing")),
-    "diskqueue.checksums.crc": Layer(("diskqueue._compiled",), third_party=("isal",)),
+    "diskqueue.checksums.crc": Layer(third_party=("isal",)),
     "nsqd": Layer(),
     "nsqd.config": Layer(("nsqd.config", "diskqueue.tools.plain_text"), forbidden=("asyncio",)),
     "nsqd.protocol": Layer(

@@ -1,12 +1,12 @@
 """Archive: the history of one topic, kept for a while for replay and analysis, consumed or not.
 
-    publish -> add -> batches -> (encoded on the loop) -> chunks -> (a round) -> RetainedLog -> sync
-                      `---------- at most MAX_WAITING_BYTES ------'
+    publish -> add -> gathered messages -> (a round encodes and writes) -> RetainedLog -> sync
+                      `at most MAX_WAITING_BYTES'
 
 The topic gives each published batch to `add`, which never waits. `ArchiveKeeper` decides when the
-chunks of an archive are written and synced, which happens in threads. If the disk fails or is too
-slow, history waits in memory up to the bound of the `Backlog`, and messages beyond are counted but
-not kept.
+gathered messages of an archive are written and synced, which happens in threads. If the disk fails
+or is too slow, history waits in memory up to the bound of the `Backlog`, and messages beyond are
+counted but not kept.
 
 History is as safe as the queues (`Safety`). Where a publish is acknowledged when its queue has it
 on disk, or has synced it, its archive has done so too: `await_written` gives the publisher a
@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeAlias
 
+from diskqueue.envelope import RecordParts, join_records
 from nsqd.broker.archive.retention import ArchiveLook, Chunk, RetainedLog
 from nsqd.broker.queue.batch import RECORD_OVERHEAD_BYTES, AnyBatch, Batch, RecordedBatch
 from nsqd.broker.queue.pace import Pace
@@ -34,13 +35,11 @@ logger = logging.getLogger(__name__)
 # Messages as disk records: the bytes, and the length of each.
 Records: TypeAlias = tuple[bytes, Sequence[int]]
 
-# Batches are encoded when so much has gathered, so that the loop is never held up for long. From
-# 128 KB on, malloc asks the kernel for new pages each time: 257 ns a message of 200 B, against 37.
-CHUNK_BYTES = 96 * 1024
-# A batch of this size is a chunk of its own: to join it with others would be another copy.
-_LARGE_BATCH_BYTES = 16 * 1024
-# The backlog is written at once when it is so large: it is still in the caches then.
+# The backlog is written at once when it is so large, and in parts of this size. A thread encodes
+# and writes such a part with few steps in Python: for each it waits until the loop takes a rest.
 ROUND_BYTES = 4 * 1024 * 1024
+# The records of a batch of this size are shared with the queue; smaller ones are quicker to gather.
+_LARGE_BATCH_BYTES = 16 * 1024
 # The bound of the backlog, of all topics together.
 MAX_WAITING_BYTES = 64 * 1024 * 1024
 
@@ -126,6 +125,37 @@ class Backlog:
         self._wake()
 
 
+class _Gathered:
+    """Messages that a round will write together."""
+
+    __slots__ = ("_parts", "chunk", "count", "newest_ns", "oldest_ns", "size_bytes")
+
+    def __init__(self, chunk: Chunk | None = None) -> None:
+        """Args: chunk: all of them, if they are encoded already."""
+        self._parts: list[RecordParts] = []
+        self.chunk = chunk
+        self.count = self.size_bytes = self.oldest_ns = self.newest_ns = 0
+        if chunk is not None:
+            self.count, self.size_bytes = len(chunk.lengths), len(chunk.data)
+
+    def add(self, batch: Batch, size_bytes: int) -> None:
+        """Add a batch, on the loop."""
+        count = len(batch.bodies)
+        timestamp_ns = batch.timestamp_ns
+        self._parts.append(batch.record_parts(0, count))
+        self.oldest_ns = min(self.oldest_ns, timestamp_ns) if self.count else timestamp_ns
+        self.newest_ns = max(self.newest_ns, timestamp_ns)
+        self.count += count
+        self.size_bytes += size_bytes
+
+    def encode(self) -> Chunk:
+        """Return the messages as disk records, in any thread; no more are added from then on."""
+        if self.chunk is None:
+            self.chunk = Chunk(*join_records(self._parts), self.oldest_ns, self.newest_ns)
+            self._parts.clear()
+        return self.chunk
+
+
 class Archive:
     """The history of one topic."""
 
@@ -154,13 +184,13 @@ class Archive:
         self.sync_error: OSError | None = None
         self._backlog = backlog
         self._segment_bytes = segment_bytes
-        self._chunk_bytes = min(CHUNK_BYTES, segment_bytes)
+        self._part_bytes = min(ROUND_BYTES, segment_bytes)
         self._open_log = open_log
         self._on_delete = on_delete
         self._log: RetainedLog | None = None
-        self._batches: list[AnyBatch] = []
-        self._batch_bytes = 0
-        self._chunks: deque[Chunk] = deque()
+        # Only to the newest is added, on the loop; a round takes those before it.
+        self._newest = _Gathered()
+        self._gathered: deque[_Gathered] = deque()
         # The part of the backlog that is this archive's.
         self._waiting_bytes = 0
         # Messages added and written since the start, and who waits for how many of them.
@@ -196,29 +226,39 @@ class Archive:
             return
         self._waiting_bytes += size_bytes
         self._added_count += count
-        if self._batch_bytes + size_bytes > self._chunk_bytes:
-            self.encode()
-        if records is None and _LARGE_BATCH_BYTES <= size_bytes <= self._chunk_bytes:
-            records = batch.records(0, count)
-        if records is not None and size_bytes <= self._chunk_bytes:
-            self.encode()
-            self._chunks.append(Chunk(*records, *batch.time_span()))
+        if size_bytes > self._part_bytes:
+            self.hand_over()
+            for part in _split(batch, self._segment_bytes):
+                self._append_chunk(part, part.records(0, len(part.bodies)))
+        elif not isinstance(batch, Batch) or (records and size_bytes >= _LARGE_BATCH_BYTES):
+            self.hand_over()
+            self._append_chunk(batch, records or batch.records(0, count))
         else:
-            self._batches.append(batch)
-            self._batch_bytes += size_bytes
+            if self._newest.size_bytes + size_bytes > self._part_bytes:
+                self.hand_over()
+            self._newest.add(batch, size_bytes)
         if self not in backlog.archives:
             backlog.announce(self)
+
+    def hand_over(self) -> None:
+        """Leave the messages that have gathered to the rounds."""
+        if self._newest.count:
+            self._gathered.append(self._newest)
+            self._newest = _Gathered()
+
+    def _append_chunk(self, batch: AnyBatch, records: Records) -> None:
+        self._gathered.append(_Gathered(Chunk(*records, *batch.time_span())))
 
     def _write_now(self, batch: AnyBatch, records: Records | None) -> bool:
         """Write a batch on the loop, if the disk is quick and no thread is at work on the files."""
         log = self._log
         backlog = self._backlog
-        if log is None or self._chunks or self._batches or not backlog.pace.is_quick:
+        if log is None or self._newest.count or self._gathered or not backlog.pace.is_quick:
             return False
         if not self._lock.acquire(blocking=False):
             return False
         try:
-            if self.is_closed or self._log is not log or self._chunks:
+            if self.is_closed or self._log is not log or self._gathered:
                 return False
             was_dirty = log.is_dirty
             count = len(batch.bodies)
@@ -257,18 +297,6 @@ class Archive:
             receipt.include(other)
         return receipt
 
-    def encode(self) -> None:
-        """Make chunks, which a round can write, of the batches that have gathered."""
-        batches, self._batches = self._batches, []
-        size_bytes, self._batch_bytes = self._batch_bytes, 0
-        if size_bytes <= self._chunk_bytes:
-            if batches:
-                self._chunks.append(_make_chunk(batches))
-            return
-        # A single batch, as `add` sees to that. It may be larger than a segment shall be.
-        [batch] = batches
-        self._chunks.extend(_make_chunk([part]) for part in _split(batch, self._segment_bytes))
-
     def add_receipt(self, receipt: Receipt) -> None:
         """Settle the receipt when everything added up to now is written, or with the error.
 
@@ -282,7 +310,7 @@ class Archive:
 
     def settle(self) -> None:
         """After a round, free the part of the backlog that was written, and tell who waits."""
-        left_bytes = self._batch_bytes + sum(len(chunk.data) for chunk in self._chunks)
+        left_bytes = self._newest.size_bytes + sum(each.size_bytes for each in self._gathered)
         freed_bytes, self._waiting_bytes = self._waiting_bytes - left_bytes, left_bytes
         self._backlog.free(freed_bytes)
         error = self.error if self.safety is Safety.SYNCED else self.write_error
@@ -322,7 +350,7 @@ class Archive:
         self._backlog.archives.pop(self, None)
         self._backlog.free(self._waiting_bytes)
         self._waiting_bytes = 0
-        self._batches.clear()
+        self._newest = _Gathered()
         while self._receipts:
             self._receipts.popleft()[1].settle(None)
         return self._on_delete(self)
@@ -339,7 +367,7 @@ class Archive:
             if self._are_files_removed:
                 return
             self._are_files_removed = True
-            self._chunks.clear()
+            self._gathered.clear()
             (self._log or self._open_log()).delete()
 
     def look(self, *, is_pinned: bool) -> ArchiveLook | None:
@@ -357,7 +385,7 @@ class Archive:
             return log.look(is_pinned=is_pinned)
 
     def write(self, now_ns: int) -> None:
-        """Write the chunks, and sync them if publishers wait for that.
+        """Write what was handed over, and sync it if publishers wait for that.
 
         Note in `write_error` and `sync_error` if that fails.
         """
@@ -417,14 +445,13 @@ class Archive:
             log = self._log = self._open_log()
             # Segments may have become too old while the daemon was off, or the bounds smaller.
             self._trim(log, now_ns)
-        # Not the chunks that are added meanwhile: a round must end to be counted as written.
-        chunks = list(self._chunks)
-        done = 0
-        while done < len(chunks):
-            count = log.append(chunks[done:], now_ns)
-            done += count
+        # Not those that are handed over meanwhile: a round must end to be counted as written.
+        waiting = list(self._gathered)
+        while waiting:
+            count = log.append(_encode_first(waiting), now_ns)
             for _ in range(count):
-                self._written_count += len(self._chunks.popleft().lengths)
+                self._written_count += self._gathered.popleft().count
+            del waiting[:count]
             self._trim(log, now_ns)
         return log
 
@@ -434,18 +461,16 @@ class Archive:
             log.delete_dropped()
 
 
-def _make_chunk(batches: Sequence[AnyBatch]) -> Chunk:
-    spans = [batch.time_span() for batch in batches]
-    oldest_ns, newest_ns = min(span[0] for span in spans), max(span[1] for span in spans)
-    if len(batches) == 1:
-        return Chunk(*batches[0].records(0, len(batches[0].bodies)), oldest_ns, newest_ns)
-    data: list[bytes] = []
-    lengths: list[int] = []
-    for batch in batches:
-        records, sizes = batch.records(0, len(batch.bodies))
-        data.append(records)
-        lengths += sizes
-    return Chunk(b"".join(data), lengths, oldest_ns, newest_ns)
+def _encode_first(waiting: Sequence[_Gathered]) -> list[Chunk]:
+    """Return as many from the first on as one call shall write."""
+    chunks: list[Chunk] = []
+    size_bytes = 0
+    for gathered in waiting:
+        size_bytes += gathered.size_bytes
+        if chunks and size_bytes > ROUND_BYTES:
+            break
+        chunks.append(gathered.encode())
+    return chunks
 
 
 def _split(batch: AnyBatch, max_bytes: int) -> Iterator[AnyBatch]:

@@ -139,7 +139,7 @@ class ArchiveKeeper:
             self._timer = None
         now_ns = self._scheduler.wall_time_ns()
         for archive in self._archives.values():
-            archive.encode()
+            archive.hand_over()
         return [functools.partial(archive.close, now_ns) for archive in self._archives.values()]
 
     def _remove(self, archive: Archive) -> Receipt:
@@ -211,7 +211,7 @@ class ArchiveKeeper:
         self._backlog.is_urgent = len(archives) < len(waiting) and self._backlog.is_urgent
         for archive in archives:
             del waiting[archive]
-            archive.encode()
+            archive.hand_over()
         self._is_writing = True
 
         pace, size_bytes = self._pace, self._backlog.size_bytes

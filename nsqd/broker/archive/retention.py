@@ -273,8 +273,8 @@ class RetainedLog:
             [chunk.data for chunk in fitting], [chunk.lengths for chunk in fitting]
         )
         self._is_unsynced = True
-        if is_first:
-            segment.oldest_ns = fitting[0].oldest_ns
+        oldest_ns = min(chunk.oldest_ns for chunk in fitting)
+        segment.oldest_ns = oldest_ns if is_first else min(segment.oldest_ns, oldest_ns)
         segment.newest_ns = max(segment.newest_ns, *(chunk.newest_ns for chunk in fitting))
         count = sum(len(chunk.lengths) for chunk in fitting)
         segment.record_count += count

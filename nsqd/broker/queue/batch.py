@@ -17,7 +17,7 @@ from itertools import accumulate, chain, repeat
 from struct import Struct
 from typing import TypeAlias
 
-from diskqueue.envelope import HEADER_BYTES, join_records
+from diskqueue.envelope import HEADER_BYTES, RecordParts, join_records
 from nsqd.broker.queue.ids import SUFFIXES
 
 # A message outside of any batch: id, timestamp_ns, attempts so far, body, and the ordinal of its
@@ -106,14 +106,14 @@ class Batch:
 
     def records(self, start: int, stop: int) -> tuple[bytes, list[int]]:
         """Return the messages as disk records: the bytes, and the length of each."""
-        bodies = self.bodies[start:stop]
-        first = self.first_sequence + start
+        data, lengths = join_records([self.record_parts(start, stop)])
+        return data, lengths.tolist()
+
+    def record_parts(self, start: int, stop: int) -> RecordParts:
+        """Return the messages for `join_records`, which makes them disk records."""
+        first = self.first_sequence
         head = _pack_head(self.timestamp_ns, 0) + self.id_prefix
-        data = join_records(head, SUFFIXES[first : first + len(bodies)], bodies)
-        sizes = list(map(len, bodies))
-        if sizes.count(sizes[0]) == len(sizes):
-            return data, [sizes[0] + RECORD_OVERHEAD_BYTES] * len(sizes)
-        return data, [size + RECORD_OVERHEAD_BYTES for size in sizes]
+        return head, SUFFIXES[first + start : first + stop], self.bodies[start:stop]
 
     def time_span(self) -> tuple[int, int]:
         """Return the times of the oldest and the newest message."""

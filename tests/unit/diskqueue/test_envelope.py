@@ -1,6 +1,7 @@
 """The message inside a record."""
 
 import shutil
+from array import array
 from collections.abc import Callable
 from struct import pack
 from typing import TypeAlias
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from diskqueue import envelope
 from tests.unit.diskqueue.queue_files import payload
 
-Join: TypeAlias = Callable[[bytes, list[bytes], tuple[bytes, ...]], bytes]
+Join: TypeAlias = Callable[[list[envelope.RecordParts]], tuple[bytes, "array[int]"]]
 
 
 def test_envelope_is_the_one_of_the_specification() -> None:
@@ -43,28 +44,54 @@ def test_the_loop_over_messages_is_compiled() -> None:
     assert envelope.join_records is not envelope.join_records_in_python
 
 
-@pytest.mark.parametrize("join", [envelope.join_records, envelope.join_records_in_python])
-@given(
-    bodies=st.lists(st.binary(max_size=40), min_size=1, max_size=30)
-    | st.lists(st.binary(min_size=3, max_size=3), min_size=1, max_size=30)
+bodies_of_a_publish = st.lists(st.binary(max_size=40), min_size=1, max_size=30) | st.lists(
+    st.binary(min_size=3, max_size=3), min_size=1, max_size=30
 )
-def test_joined_records_are_those_of_the_single_messages(join: Join, bodies: list[bytes]) -> None:
-    tails = [b"%03x" % number for number in range(len(bodies))]
 
-    found = join(pack(">qH", 17, 0) + b"a" * 13, tails, tuple(bodies))
 
-    payloads = [
-        envelope.encode(17, 0, b"a" * 13 + tail, body)
-        for tail, body in zip(tails, bodies, strict=True)
-    ]
-    assert found == b"".join(pack(">i", len(payload)) + payload for payload in payloads)
+@pytest.mark.parametrize("join", [envelope.join_records, envelope.join_records_in_python])
+@given(publishes=st.lists(bodies_of_a_publish.map(tuple), max_size=5))
+def test_joined_records_are_those_of_the_single_messages(
+    join: Join, publishes: list[tuple[bytes, ...]]
+) -> None:
+    parts: list[envelope.RecordParts] = []
+    records: list[bytes] = []
+    for number, bodies in enumerate(publishes):
+        prefix = b"%013x" % number
+        tails = [b"%03x" % index for index in range(len(bodies))]
+        parts.append((pack(">qH", 17 + number, 0) + prefix, tails, bodies))
+        for tail, body in zip(tails, bodies, strict=True):
+            payload = envelope.encode(17 + number, 0, prefix + tail, body)
+            records.append(pack(">i", len(payload)) + payload)
+
+    data, lengths = join(parts)
+
+    assert data == b"".join(records)
+    assert lengths.tolist() == [len(record) for record in records]
+
+
+@pytest.mark.parametrize("join", [envelope.join_records, envelope.join_records_in_python])
+def test_a_large_join_is_like_a_small_one(join: Join) -> None:
+    """The compiled loop lets other threads run meanwhile."""
+    small: envelope.RecordParts = (b"h" * 23, [b"abc"] * 100, (b"x" * 300, b"y") * 50)
+
+    data, lengths = join([small] * 100)
+
+    assert len(data) > 1 << 20
+    assert data == join([small])[0] * 100
+    assert lengths == join([small])[1] * 100
 
 
 def test_the_compiled_loop_refuses_what_are_no_bytes() -> None:
     compiled = pytest.importorskip("diskqueue._compiled")
 
     with pytest.raises(ValueError, match="as many tails"):
-        compiled.join_records(b"head", [b"tail"], (b"one", b"two"))
-    for bodies in ((None,), ("text",), (bytearray(b"a"),)):
+        compiled.join_records([(b"head", [b"tail"], (b"one", b"two"))])
+    for parts in [
+        (b"head", [b"tail"], (None,)),
+        (b"head", [b"tail"], ("text",)),
+        (b"head", [bytearray(b"a")], (b"body",)),
+        (None, [b"tail"], (b"body",)),
+    ]:
         with pytest.raises(TypeError):
-            compiled.join_records(b"head", [b"tail"], bodies)
+            compiled.join_records([parts])

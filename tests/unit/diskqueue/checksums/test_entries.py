@@ -1,7 +1,9 @@
 """The format of checksum files."""
 
+import shutil
 import struct
 import zlib
+from array import array
 
 import pytest
 from hypothesis import given
@@ -16,7 +18,34 @@ SEED = entries.make_seed("t", 3)
 def encode(sizes: list[int], start: int = 0) -> tuple[bytes, bytes]:
     """Records of these sizes, and their entries."""
     data, lengths = frame_all([payload(n, size) for n, size in enumerate(sizes)])
-    return data, entries.encode(SEED, start, data, lengths)
+    content = entries.encode(SEED, start, data, lengths)
+    assert content == entries.encode_in_python(SEED, start, data, lengths)
+    assert content == entries.encode(SEED, start, memoryview(data), array("I", lengths))
+    return data, content
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+def test_the_loop_over_records_is_compiled() -> None:
+    assert entries.encode is not entries.encode_in_python
+
+
+@pytest.mark.parametrize("lengths", [[4], [1, 1], [0, 3], [3, 0], [1, 3]])
+def test_the_compiled_loop_reads_no_byte_beyond_the_records(lengths: list[int]) -> None:
+    compiled = pytest.importorskip("diskqueue._compiled")
+
+    with pytest.raises(ValueError, match=r"length|record"):
+        compiled.encode(SEED, 0, b"abc", lengths)
+    with pytest.raises(OverflowError):
+        compiled.encode(SEED, 0, b"abc", [4, -1])
+    with pytest.raises(TypeError):
+        compiled.encode(SEED, 0, b"abc", array("q", [3]))
+
+
+def test_positions_beyond_four_gigabytes_are_whole() -> None:
+    data, content = encode([26, 40_000, 30, 70_000], start=(1 << 40) + 3)
+
+    first, *_, last = decode_all(content)
+    assert (first.start, last.end) == ((1 << 40) + 3, (1 << 40) + 3 + len(data))
 
 
 def decode_all(content: bytes, seed: int = SEED) -> list[entries.Entry]:
