@@ -59,6 +59,8 @@ class Case:
     messages: int
     seconds: float = 10.0
     body_bytes: int = 200
+    # Sizes from a half to three halves of that.
+    is_mixed: bool = False
     batch: int = 200
     window: int = 8
     connections: int = 2
@@ -251,7 +253,8 @@ def _channels(case: Case) -> tuple[str, ...]:
 def _publish_plan(case: Case, daemon: Daemon, topic: str, batches: int = 0) -> PublishPlan:
     """The case's publishing, or `batches` of it."""
     batch, body = _batch(case), _body(case)
-    pub, mpub = wire.pub_command(topic, body), wire.mpub_command(topic, body, batch)
+    pub = wire.pub_command(topic, body)
+    mpub = wire.mpub_command(topic, body, batch, is_mixed=case.is_mixed)
     return PublishPlan(
         address=daemon.tcp,
         unit=mpub if case.batch else pub,

@@ -22,7 +22,7 @@ from bench.measure import (
 )
 
 DESCRIPTIONS: Final = {
-    "mpub": "MPUB of 200 messages, 8 unanswered on each of 2 connections; by body size",
+    "mpub": "MPUB of 200 messages, 8 unanswered on 2 connections; by size, mixed is 100 to 300 B",
     "pub-sync": "one PUB at a time, waiting for its OK, on 1 and on 8 connections",
     "pub-pipelined": "PUB with 100 unanswered on one connection",
     "sub": "consume and FIN a filled queue, 2 connections, RDY 2500; by body size",
@@ -58,6 +58,7 @@ CASES: Final = (
         Case(f"mpub/{n}", measure_publish, _within_memory(3_000_000, s), body_bytes=s)
         for n, s in _SIZES.items()
     ),
+    Case("mpub/mixed", measure_publish, 3_000_000, is_mixed=True),
     Case("pub-sync/1", measure_sync, 500_000, 3.0, batch=0, window=1, connections=1),
     Case("pub-sync/8", measure_publish, 500_000, 3.0, batch=0, window=1, connections=8),
     Case("pub-pipelined", measure_publish, 2_000_000, 3.0, batch=0, window=100, connections=1),

@@ -45,9 +45,17 @@ def pub_command(topic: str, body: bytes) -> bytes:
     return b"PUB %s\n%s%s" % (topic.encode(), struct.pack(">i", len(body)), body)
 
 
-def mpub_command(topic: str, body: bytes, count: int) -> bytes:
-    """One MPUB that carries `body` `count` times."""
-    messages = (struct.pack(">i", len(body)) + body) * count
+def mpub_command(topic: str, body: bytes, count: int, *, is_mixed: bool = False) -> bytes:
+    """One MPUB that carries `body` `count` times.
+
+    Args: is_mixed: bodies from a half of its size to three halves, in no order of size.
+    """
+    bodies = [body] * count
+    if is_mixed:
+        doubled = body * 2
+        bodies = [doubled[: len(body) // 2 + len(body) * n // count] for n in range(count)]
+        bodies[::2] = reversed(bodies[::2])
+    messages = b"".join(struct.pack(">i", len(each)) + each for each in bodies)
     sizes = struct.pack(">ii", len(messages) + 4, count)
     return b"MPUB %s\n%s%s" % (topic.encode(), sizes, messages)
 
