@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 # Twice the cores: many tests wait for sockets and timers.
 CI_JOBS ?= 4
-COMPILED := diskqueue/_compiled.pyx nsqd/protocol/_compiled.pyx
+COMPILED := $(wildcard */_compiled.pyx */*/_compiled.pyx)
 MINUTES ?= 30
 SEEDS ?= 2000
 KILLS ?= 20

@@ -13,7 +13,11 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCES = ("diskqueue/_compiled.pyx", "nsqd/protocol/_compiled.pyx")
+SOURCES = (
+    "diskqueue/_compiled.pyx",
+    "nsqd/protocol/_compiled.pyx",
+    "nsqd/runtime/_compiled.pyx",
+)
 
 
 class CompileHook(BuildHookInterface):  # type: ignore[type-arg]

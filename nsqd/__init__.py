@@ -1,7 +1,7 @@
 """nsqd: the message daemon of NSQ, in Python.
 
 __main__, daemon    the command; the composition root: start, serve, stop
-settings, node      options as values for each part; the daemon as HTTP sees it; reload: SIGHUP
+settings, node      options for each part; the daemon as HTTP sees it; reload: SIGHUP; drain
 config              options, flags, logs         protocol   bytes to values and back, no I/O
 broker              topics, channels, queues: the rules, without sockets
 tcp                 the V2 door                  http       HTTP/1.1, server and client

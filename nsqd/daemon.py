@@ -27,6 +27,7 @@ from nsqd.config import options as option_checks
 from nsqd.config.flags import OptionsError, version_text
 from nsqd.config.options import PROGRAM, Options
 from nsqd.config.token_file import TokenFile
+from nsqd.drain import Drain
 from nsqd.http.client import HttpClient
 from nsqd.http.server import BeforeHook, HttpServer, Router, log_request
 from nsqd.lookup.registration import Registration
@@ -37,7 +38,6 @@ from nsqd.runtime.data_path import Listing, ensure_node_id, list_data_path, lock
 from nsqd.runtime.descriptors import Descriptors
 from nsqd.runtime.disk_watch import DiskWatch
 from nsqd.runtime.door_counts import DoorCounts
-from nsqd.runtime.drain import Drain
 from nsqd.runtime.event_loop import (
     GarbageSweeper,
     LoopScheduler,
@@ -55,8 +55,9 @@ from nsqd.runtime.listen import (
     serve,
 )
 from nsqd.runtime.loop_watch import LAG_BOUNDS_S, LoopWatch, logging_stalls
+from nsqd.runtime.memory import MemoryAhead, keep_freed_memory
 from nsqd.runtime.metadata_store import MetadataStore
-from nsqd.runtime.process import Ending, StartError, keep_freed_memory, run_daemon
+from nsqd.runtime.process import Ending, StartError, run_daemon
 from nsqd.runtime.turns import turns_of
 from nsqd.settings import (
     broker_settings,
@@ -93,10 +94,12 @@ class Daemon:
         read_options: ReadOptions | None = None,
         *,
         sweeper: GarbageSweeper | None = None,
+        memory: MemoryAhead | None = None,
     ) -> None:
         """Args:
         read_options: reads command line and config file again, for `reload`.
         sweeper: collects garbage in this process from now on; None leaves that to Python.
+        memory: clears memory ahead of its use; None leaves that to the kernel.
         """
         self._options = options
         self._reloader = Reloader(options, read_options)
@@ -113,6 +116,7 @@ class Daemon:
         self._doors = {"tcp": DoorCounts(), "http": DoorCounts()}
         self._failed_handshakes = tls.FailedHandshakes()
         self._sweeper = sweeper
+        self._memory = memory
         self.ending = Ending()
         # Made by `start`.
         self._tcp: TcpSettings
@@ -322,7 +326,7 @@ class Daemon:
             self._undo.callback(self._analytics.close)
             self.broker.on_short_room = self._analytics.leases.end_all
         loop_watch = self._undo.enter_context(
-            logging_stalls(asyncio.get_running_loop(), on_lag=self._loop_lags.observe)
+            logging_stalls(asyncio.get_running_loop(), on_lag=self._on_beat)
         )
         node = self._make_node(drain, loop_watch)
         # Undone from the last to the first: TCP, drain, statsd, HTTP.
@@ -335,6 +339,11 @@ class Daemon:
         await self._serve_tcp()
         await self._serve_http(make_router(node), before, http_servers)
         return node
+
+    def _on_beat(self, lag_s: float) -> None:
+        self._loop_lags.observe(lag_s)
+        if self._memory is not None:
+            self._memory.look()
 
     def _make_node(self, drain: Drain, loop_watch: LoopWatch) -> Node:
         return Node(
@@ -484,9 +493,10 @@ def run(
     """
 
     def make_daemon() -> Daemon:
-        return Daemon(options, read_options, sweeper=GarbageSweeper(asyncio.get_running_loop()))
+        sweeper = GarbageSweeper(asyncio.get_running_loop())
+        return Daemon(options, read_options, sweeper=sweeper, memory=memory)
 
-    keep_freed_memory()
+    memory = MemoryAhead() if keep_freed_memory() else None
     return run_daemon(
         PROGRAM, make_daemon, loop_factory=loop_factory, last_work="Saving all messages"
     )

@@ -11,10 +11,10 @@ from nsqd.analytics.service import Analytics
 from nsqd.broker.broker import Broker
 from nsqd.broker.durations import Histogram
 from nsqd.config.options import Options
+from nsqd.drain import Drain
 from nsqd.lookup.registration import Registration
 from nsqd.runtime.descriptors import Descriptors
 from nsqd.runtime.door_counts import DoorCounts
-from nsqd.runtime.drain import Drain
 from nsqd.runtime.loop_watch import LoopWatch
 from nsqd.runtime.tls import FailedHandshakes
 from nsqd.stats.memory import MemoryReader

@@ -13,10 +13,8 @@ the process itself (SIGSEGV, SIGBUS, SIGILL, SIGFPE), after which its memory can
 """
 
 import asyncio
-import ctypes
 import faulthandler
 import logging
-import os
 import signal
 import sys
 from collections.abc import Callable
@@ -31,14 +29,6 @@ logger = logging.getLogger(__name__)
 
 # The exit code of a Go program that prints its stacks and ends.
 DUMP_EXIT_CODE = 2
-
-# How much memory that was freed the process keeps at most, and how much it keeps when it gives the
-# rest back to the kernel.
-MAX_FREED_BYTES = 128 * 1024 * 1024
-KEPT_FREED_BYTES = 64 * 1024 * 1024
-# The parameters of glibc's `mallopt`, from its malloc.h, and the most that it takes for the last.
-_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
-_MAX_MMAP_THRESHOLD_BYTES = 32 * 1024 * 1024
 
 _STOPPING = ("SIGINT", "SIGTERM")
 # A Go program prints its stacks at these and ends at once.
@@ -139,26 +129,6 @@ async def _serve(make_daemon: Callable[[], Daemon], last_work: str) -> int:
     finally:
         await daemon.close()
     return daemon.ending.exit_code
-
-
-def keep_freed_memory() -> None:
-    """Have large bodies and reads use memory again that others have left.
-
-    glibc gives the kernel back whatever more than 256 KB or so is free at the end of its heap. The
-    kernel clears each page that it gives out again, which was half of the processor time of bodies
-    of 100 KB in a queue that fills and empties. No effect with another C library, or if the
-    operator has set parameters of malloc in the environment.
-    """
-    is_set = "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", "")
-    if is_set or any(name.startswith("MALLOC_") for name in os.environ):
-        return
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except AttributeError:
-        return
-    mallopt(_M_MMAP_THRESHOLD, _MAX_MMAP_THRESHOLD_BYTES)
-    mallopt(_M_TRIM_THRESHOLD, MAX_FREED_BYTES)
-    mallopt(_M_TOP_PAD, KEPT_FREED_BYTES)
 
 
 def ignore_signals() -> None:

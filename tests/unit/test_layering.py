@@ -81,11 +81,13 @@ LAYERS = {
         ("nsqd.analytics", "nsqd.broker", "nsqd.runtime", "nsqd.http.file_body", "diskqueue")
     ),
     # What stats, api and nobody else see of the daemon.
+    "nsqd.drain": Layer(("nsqd.broker", "nsqd.runtime")),
     "nsqd.node": Layer(
         (
             "nsqd.analytics.service",
             "nsqd.broker",
             "nsqd.config.options",
+            "nsqd.drain",
             "nsqd.lookup",
             "nsqd.runtime",
             "nsqd.stats.memory",

@@ -27,7 +27,7 @@ ELSEWHERE = {
     "nsqd/http/server.py": "wire/test_http_server.py",
     "nsqd/reload.py": "wire/test_reload.py",
     "nsqd/stats/delta.py": "wire/test_stats_delta.py",
-    "nsqd/runtime/drain.py": "wire/test_drain.py",
+    "nsqd/drain.py": "wire/test_drain.py",
     "lookupd/__main__.py": "wire/test_lookupd_process.py",
     "lookupd/daemon.py": "wire/test_lookupd_process.py",
     "lookupd/http_api.py": "wire/test_lookupd_http.py",

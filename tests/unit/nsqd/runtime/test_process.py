@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import platform
 import re
 import signal
 import subprocess
@@ -162,53 +161,3 @@ async def test_an_error_that_escaped_a_callback_ends_the_daemon_unless_the_machi
     ending.on_loop_exception(loop, {"message": "callback", "exception": KeyError("x")})
     assert await ending.wait() == 1
     assert [record.levelname for record in caplog.records] == ["ERROR", "CRITICAL"]
-
-
-# Fills and empties memory four times; prints the page faults of the last three.
-REFILL = textwrap.dedent("""
-    import resource, sys
-    from nsqd.runtime.process import keep_freed_memory
-    def refill():
-        bodies = [bytes([number]) * 100_000 for number in range(250)]
-        bodies.clear()
-        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    if sys.argv[1] == "keep":
-        keep_freed_memory()
-    first = refill()
-    print([refill() for _ in range(3)][-1] - first)
-""")
-REFILLED_PAGES = 3 * 250 * 100_000 // 4096
-
-
-def count_refill_faults(mode: str, environment: dict[str, str] | None = None) -> int:
-    variables = {name: value for name, value in os.environ.items() if "MALLOC" not in name}
-    variables.pop("GLIBC_TUNABLES", None)
-    done = subprocess.run(
-        [sys.executable, "-c", REFILL, mode],
-        env=variables | (environment or {}),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return int(done.stdout)
-
-
-needs_glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
-
-
-@needs_glibc
-def test_freed_memory_is_used_again_without_the_kernel() -> None:
-    assert count_refill_faults("keep") < REFILLED_PAGES // 20
-
-
-@needs_glibc
-@pytest.mark.parametrize(
-    "environment",
-    [
-        {"MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_TOP_PAD_": "0"},
-        {"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=131072:glibc.malloc.top_pad=0"},
-    ],
-    ids=["variables", "tunables"],
-)
-def test_the_operators_settings_of_malloc_stand(environment: dict[str, str]) -> None:
-    assert count_refill_faults("keep", environment) > REFILLED_PAGES // 2
