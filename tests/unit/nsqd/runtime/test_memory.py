@@ -103,7 +103,7 @@ class Heap:
         monkeypatch.setattr(memory, "has_populate", True)
         monkeypatch.setattr(memory, "find_heap_end", lambda: self.end, raising=False)
         monkeypatch.setattr(memory, "populate_heap", self.populate, raising=False)
-        monkeypatch.setattr(memory.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr("time.monotonic", lambda: self.now)
 
     def populate(self, start: int, **_: int) -> None:
         self.starts.append(start)
