@@ -16,6 +16,7 @@ The order of the checks is nsqd's: the first that fails is the error that the cl
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from struct import Struct
 from typing import ClassVar, NoReturn
 
@@ -56,6 +57,8 @@ MAX_MPUB_PART_COUNT = 4096
 MIN_AHEAD_BYTES = 16 * 1024
 # The smallest message of an MPUB: its size and one byte.
 _MIN_MPUB_MESSAGE_BYTES = SIZE_BYTES + 1
+
+_LF, _CR, _SPACE = b"\n\r "
 
 _PROGRESS = Progress()
 
@@ -522,19 +525,24 @@ def _make_publish(
 def split_publishes(data: bytes, position: int, start: bytes, size: int, count: int) -> list[bytes]:
     """Cut up PUBs that all have the same line and size; return no body if some differ.
 
-    If every piece between the starts is as long as the size says, no start is part of a body.
+    Not by `bytes.split`, which takes up to 1.3 us for a body of 1 KB that has letters of the topic.
 
     Args:
-        start: line and size of each of them; the data has it at `position`.
+        start: line and size of each of them, or the size alone for the messages of an MPUB.
         size: of each body.
         count: of the PUBs that the data must hold from `position` on.
     """
-    end = position + count * (len(start) + size)
-    bodies = data[position:end].split(start)
-    del bodies[0]  # the empty bytes before the first start
-    if len(bodies) == count and set(map(len, bodies)) == {size}:
-        return bodies
-    return []
+    parts = _find_unpacker(len(start), size, count)(data, position)
+    return list(parts[1::2]) if parts[::2].count(start) == count else []
+
+
+# One for 4,096 messages takes 260 KB, and to make it 11 ns for each.
+@lru_cache(maxsize=32)
+def _find_unpacker(
+    start_bytes: int, size: int, count: int
+) -> Callable[[bytes, int], tuple[bytes, ...]]:
+    """Return the function that cuts bytes up into start, body, start, body and so on."""
+    return Struct(f"{start_bytes}s{size}s" * count).unpack_from
 
 
 def read_sized_in_python(
@@ -579,9 +587,6 @@ def split_equal(
 ) -> list[bytes]:
     """Cut up a series of (size, body) if all bodies are as long as the first; else return none.
 
-    Every size is at its place if each of the four bytes of the first one recurs at that stride,
-    which four strided slices compare in C.
-
     Args:
         end: no byte from here on is read.
         max_size: of a body.
@@ -592,11 +597,11 @@ def split_equal(
     count = min(max_count, (end - position) // stride)
     if count < 2 or not 0 < size <= max_size:
         return []
-    end = position + count * stride
-    for byte in range(SIZE_BYTES):
-        if data[position + byte : end : stride].count(prefix[byte]) != count:
-            return []
-    return [data[start : start + size] for start in range(position + SIZE_BYTES, end, stride)]
+    # Sizes that differ mostly do so in their last byte, and a look at those costs next to nothing.
+    last_bytes = data[position + SIZE_BYTES - 1 : position + count * stride : stride]
+    if last_bytes.count(prefix[-1]) != count:
+        return []
+    return split_publishes(data, position, prefix, size, count)
 
 
 def split_ids(
@@ -605,7 +610,8 @@ def split_ids(
     """Return the message ids of commands that are rows of one length; None if any row differs.
 
     The rows end where the column of LFs does. That each row is such a command and no more, the
-    split proves: every id has its length, and no space, CR or LF in it.
+    split proves: there are as many ids as rows, and no LF in them, so that each row has one LF, at
+    its end, and is cut there.
 
     Args:
         start, end: the bytes of each row before and behind the message id; `end` ends with LF.
@@ -621,10 +627,10 @@ def split_ids(
     joined = b"".join(ids)
     if (
         len(ids) != count
-        or set(map(len, ids)) != {MESSAGE_ID_BYTES}
-        or b" " in joined
-        or b"\n" in joined
-        or b"\r" in joined
+        # As numbers: `bytes in bytes` raises and drops an error first, which takes 0.15 us.
+        or _SPACE in joined
+        or _LF in joined
+        or _CR in joined
         or not data.startswith(end, position + count * row_bytes - len(end))
     ):
         return None

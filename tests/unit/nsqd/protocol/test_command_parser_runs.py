@@ -53,16 +53,18 @@ def test_no_more_publishes_are_split_than_asked_for() -> None:
     ],
 )
 def test_publishes_of_other_sizes_are_no_run(bodies: list[bytes]) -> None:
-    data = publishes(*bodies)
+    data = publishes(*bodies) + b"NOP\n"
 
     assert split_publishes(data, 0, LINE + pack(">i", 3), 3, len(bodies)) == []
 
 
 def test_a_start_within_a_body_is_no_start() -> None:
     start = LINE + pack(">i", 10)
-    data = publishes(start, b"0123456789", start)
+    bodies = [start, b"0123456789", start]
 
-    assert split_publishes(data, 0, start, 10, 3) == []
+    assert split_publishes(publishes(*bodies), 0, start, 10, 3) == bodies
+    assert split_publishes(b"x" + publishes(*bodies), 1, start, 10, 3) == bodies
+    assert split_publishes(b"x" + publishes(*bodies), 0, start, 10, 3) == []
 
 
 # --- lines and sizes
