@@ -126,13 +126,14 @@ class _Chunks:
         return rest
 
     def _append(self, data: bytes) -> None:
+        """Append bytes to those that wait."""
         if self._parts:
             self._parts.append(data)
             self._part_bytes += len(data)
             if self._part_bytes < self._needed:
                 return
             data = self._join_parts(data)
-        elif self._ahead or self._position < len(self._data):
+        else:
             data = self._take_rest() + data
         self._data = data
         self._position = 0
@@ -199,8 +200,11 @@ class CommandParser(_Chunks):
 
     def feed(self, data: bytes) -> None:
         """Append bytes from the client."""
-        self.is_dragging = self.is_mid_command
-        self._append(data)
+        self.is_dragging = self._waiting is not None or self._mpub is not None
+        if self._data or self._parts:
+            self._append(data)
+        else:
+            self._data = data
 
     @property
     def is_mid_command(self) -> bool:
@@ -232,28 +236,31 @@ class CommandParser(_Chunks):
             FatalClientError: with the code and text for the client.
             LineTooLongError: the connection is to be closed without a word.
         """
-        if self._ahead and self._position == len(self._data):
-            self._data, self._position = self._ahead, self._ahead_position
-            self._ahead = b""
-        if self._position < len(self._data) or self.has_more:
-            try:
-                command = self._read_next()
-            except _Incomplete as incomplete:
-                if self._ahead:
-                    self._go_ahead(incomplete)
-                    return _PROGRESS
-                rest = self._data[self._position :] if self._position else self._data
-                self._parts.append(rest)
-                self._part_bytes = len(rest)
-                self._needed = incomplete.needed
-                self._waiting = incomplete.with_traceback(None)  # whose frames hold the chunk
-            else:
-                if self._mpub is None and type(command) is not MultiPublishBegun:
-                    self.is_dragging = False
-                return command
-        self._data = b""
-        self._position = 0
-        return None
+        if self._position == len(self._data):
+            if self._ahead:
+                self._data, self._position = self._ahead, self._ahead_position
+                self._ahead = b""
+            elif self._mpub is None or self._parts:
+                self._data = b""
+                self._position = 0
+                return None
+        try:
+            command = self._read_next()
+        except _Incomplete as incomplete:
+            if self._ahead:
+                self._go_ahead(incomplete)
+                return _PROGRESS
+            rest = self._data[self._position :] if self._position else self._data
+            self._parts.append(rest)
+            self._part_bytes = len(rest)
+            self._needed = incomplete.needed
+            self._waiting = incomplete.with_traceback(None)  # whose frames hold the chunk
+            self._data = b""
+            self._position = 0
+            return None
+        if self._mpub is None and type(command) is not MultiPublishBegun:
+            self.is_dragging = False
+        return command
 
     @property
     def has_more(self) -> bool:

@@ -46,18 +46,22 @@ class Turns:
         share_s = SLICE_S / (1 + len(self._steps))
         return time.perf_counter() + (share_s if share_s > MIN_SLICE_S else MIN_SLICE_S)
 
-    def do_now(self, step: Step) -> bool:
+    def do_now(self, step: Callable[[float], bool]) -> bool:
         """Do a step of new work at once, if there is time for it; return whether work is left.
 
         Work that is left has to be shared, which begins a turn with time for new work. No loop
         tells when a turn begins, so that the new work of several short turns is counted together;
         then one step in 3 ms is shared needlessly.
+
+        Args:
+            step: gets the end of its slice, as `slice_end` would return it.
         """
         if self._new_work_s >= MAX_NEW_WORK_S:
             return True
         began = time.perf_counter()
+        share_s = SLICE_S / (1 + len(self._steps))
         try:
-            return step()
+            return step(began + (share_s if share_s > MIN_SLICE_S else MIN_SLICE_S))
         finally:
             self._new_work_s += time.perf_counter() - began
 

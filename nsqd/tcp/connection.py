@@ -245,14 +245,15 @@ class V2Connection(asyncio.Protocol):
         """Take bytes from the socket and run their commands, those of a slice at once."""
         if self._phase is not _OPEN:
             return
+        parser = self.parser
         try:
             is_plain = self.stream.is_plain
             if (
                 is_plain
                 and self._has_shortcut
-                and (body := self.parser.find_lone_publish(data)) is not None
+                and (body := parser.find_lone_publish(data)) is not None
             ):
-                handlers.publish_alone(self, self.parser.pub_topic, body)
+                handlers.publish_alone(self, parser.pub_topic, body)
             else:
                 if is_plain:
                     self._take(data)
@@ -264,7 +265,7 @@ class V2Connection(asyncio.Protocol):
                     self.gate.pause(_TURN)
         except Exception as error:  # noqa: BLE001 - any error of one client ends that client only
             self._give_up(error)
-        if not self.parser.is_dragging:  # as in nsqd, a command has the time of two heartbeats
+        if not parser.is_dragging:  # as in nsqd, a command has the time of two heartbeats
             self.deadlines.heard_at = self._loop.time()
         if self.server.on_read is not None:
             self.server.on_read()
@@ -381,7 +382,7 @@ class V2Connection(asyncio.Protocol):
         if self._phase is not _OPEN:
             return False
         try:
-            is_left = self._run_slice()
+            is_left = self._run_slice(self._turns.slice_end())
         except Exception as error:  # noqa: BLE001 - any error of one client ends that client only
             self._give_up(error)
             return False
@@ -389,12 +390,11 @@ class V2Connection(asyncio.Protocol):
             self.deadlines.heard_at = self._loop.time()
         return is_left
 
-    def _run_slice(self) -> bool:
+    def _run_slice(self, end: float) -> bool:
         """Run commands until the slice ends, or one has to wait; return whether some are left."""
-        end = self._turns.slice_end()
         stream = self.stream
         while self._run_commands(end):
-            if not stream.has_pending:
+            if stream.is_plain or not stream.has_pending:
                 return False
             stream.feed(b"")
             if clock() >= end:
@@ -449,7 +449,7 @@ class V2Connection(asyncio.Protocol):
         try:
             run(command)
             self.replies.flush()
-            if self._run_slice():
+            if self._run_slice(self._turns.slice_end()):
                 self.gate.pause(_TURN)
         except Exception as error:  # noqa: BLE001 - any error of one client ends that client only
             self._give_up(error)

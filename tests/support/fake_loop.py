@@ -85,8 +85,8 @@ class FakeTurns(Turns):
         self.has_tiny_slices = False  # each slice ends at its first look at the clock
         self.has_full_turns = False  # no turn takes on new work
 
-    def do_now(self, step: Callable[[], bool]) -> bool:
-        return self.has_full_turns or step()
+    def do_now(self, step: Callable[[float], bool]) -> bool:
+        return self.has_full_turns or step(self.slice_end())
 
     def slice_end(self) -> float:
         return 0.0 if self.has_tiny_slices else float("inf")

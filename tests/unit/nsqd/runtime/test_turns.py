@@ -20,7 +20,7 @@ class Worker:
         self._count = count
         self._each_s = each_s
 
-    def step(self) -> bool:
+    def step(self, _end: float = 0.0) -> bool:
         self._log.append(self._name)
         self._clock.now += self._each_s
         self._count -= 1
@@ -139,21 +139,38 @@ async def test_new_work_is_done_at_once_until_it_has_taken_long(clock: StillCloc
     assert log == ["n"] * 4
 
 
+async def test_new_work_is_told_when_its_slice_ends(clock: StillClock) -> None:
+    turns = Turns(asyncio.get_running_loop())
+    ends: list[float] = []
+
+    def note(end: float) -> bool:
+        ends.append(end)
+        return False
+
+    for _ in range(20):
+        turns.do_now(note)
+        assert ends[-1] == turns.slice_end()
+        turns.share(lambda: False)
+
+    assert ends[0] == SLICE_S
+    assert ends[-1] == MIN_SLICE_S
+
+
 async def test_new_work_that_is_done_leaves_nothing(clock: StillClock) -> None:
-    assert not Turns(asyncio.get_running_loop()).do_now(lambda: False)
+    assert not Turns(asyncio.get_running_loop()).do_now(lambda _end: False)
 
 
 async def test_work_that_fails_has_taken_its_time(clock: StillClock) -> None:
     turns = Turns(asyncio.get_running_loop())
 
-    def fail() -> bool:
+    def fail(_end: float) -> bool:
         clock.now += MAX_NEW_WORK_S
         raise RuntimeError("a bug")
 
     with pytest.raises(RuntimeError):
         turns.do_now(fail)
 
-    assert turns.do_now(lambda: False)
+    assert turns.do_now(lambda _end: False)
 
 
 async def test_there_is_time_for_new_work_when_work_that_was_left_had_its_turn(
@@ -167,4 +184,4 @@ async def test_there_is_time_for_new_work_when_work_that_was_left_had_its_turn(
     turns.share(lambda: False)
     await asyncio.sleep(0)
 
-    assert not turns.do_now(lambda: False)
+    assert not turns.do_now(lambda _end: False)
