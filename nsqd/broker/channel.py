@@ -219,19 +219,38 @@ class Channel:
         entries = cast(
             "list[Entry]", [entry for entry in finished if entry] if failed else finished
         )
-        if self.queue.backend.outstanding_count:
+        if in_flight.had_records and self.queue.backend.outstanding_count:
             self.queue.commit([entry[5] for entry in entries if entry[5] is not None])
         if entries:
             self.finish_count += len(entries)
             consumer.finish_count += len(entries)
-            now = self._scheduler.time()
-            now_ns = self._scheduler.wall_time_ns()
-            _observe_finish_times(self.finish_times, entries, now)
-            _observe_total_times(self.total_times, entries, now_ns)
-            if self.latencies is not None:
-                self.latencies.insert_many([now_ns - entry[2] for entry in entries], now)
+            self._observe_times(entries)
         self.wake(consumer)
         return failed
+
+    def _observe_times(self, entries: list[Entry]) -> None:
+        """Count how long FINs took; they mostly answer one delivery of one publish."""
+        count = len(entries)
+        first, last = entries[0], entries[-1]
+        now = self._scheduler.time()
+        now_ns = self._scheduler.wall_time_ns()
+        if first[1] == last[1]:
+            # Those in between may be of another delivery if a client answers out of order, which is
+            # not worth a look at each of them.
+            self.finish_times.observe(now - first[1], count)
+        else:
+            for delivered, part_count in Counter(map(_delivery_time, entries)).items():
+                self.finish_times.observe(now - delivered, part_count)
+        # By samples where the times differ: those of 200 messages take 7 us, and a look at each
+        # would take 20 times as long.
+        step = count if first[2] == last[2] else -(-count // MAX_TOTAL_TIME_SAMPLES)
+        for start in range(0, count, step):
+            age_ns = now_ns - entries[start][2]
+            # A wall clock that was set back makes times negative.
+            age_s = age_ns / 1e9 if age_ns > 0 else 0.0
+            self.total_times.observe(age_s, min(step, count - start))
+        if self.latencies is not None:
+            self.latencies.insert_many([now_ns - entry[2] for entry in entries], now)
 
     def requeue(
         self, consumer: Consumer, ids: Sequence[bytes], delay_s: float
@@ -269,7 +288,7 @@ class Channel:
 
     def wake(self, consumer: Consumer) -> None:
         """Serve a consumer that may have got room: RDY, an answer, a timeout, its socket."""
-        if (consumer.is_in_line or self._line.join(consumer)) and self.queue.depth:
+        if self._line.join(consumer) and not self._is_pump_scheduled:
             self.look_again()
 
     def pause(self) -> None:
@@ -392,15 +411,15 @@ class Channel:
             taken += piece.stop - piece.start
             if batch.is_deferred and self.deferred.add_if_early(piece):
                 continue
+            start, stop = piece.start, piece.stop
             if self._counts_disk or not piece.is_on_disk:
-                self.locality_counts[consumer.counted_locality] += piece.stop - piece.start
+                self.locality_counts[consumer.counted_locality] += stop - start
             if consumer.sample_rate:
                 piece, dropped = _sample(piece, consumer.sample_rate)
                 self.queue.commit(dropped)
                 if piece is None:
                     continue
-                batch = piece.batch
-            start, stop = piece.start, piece.stop
+                batch, start, stop = piece.batch, piece.start, piece.stop
             piece_ids = batch.ids(start, stop)
             piece_bodies = batch.bodies[start:stop]
             consumer.in_flight.add_piece(
@@ -427,35 +446,6 @@ def _close_some(sinks: list[Sink], scheduler: Scheduler) -> bool:
             break
     sinks.reverse()
     return bool(sinks)
-
-
-def _observe_finish_times(histogram: Histogram, entries: list[Entry], now: float) -> None:
-    """Count how long FINs took; they mostly answer one delivery, of one time."""
-    delivered = entries[0][1]
-    if delivered == entries[-1][1]:
-        # Those in between may be of another delivery if a client answers out of order, which is
-        # not worth a look at each of them.
-        histogram.observe(now - delivered, len(entries))
-    else:
-        for delivered, count in Counter(map(_delivery_time, entries)).items():
-            histogram.observe(now - delivered, count)
-
-
-def _observe_total_times(histogram: Histogram, entries: list[Entry], now_ns: int) -> None:
-    """Count how long messages took from publish to FIN, by samples where their times differ.
-
-    The samples of 200 messages take 7 us; a look at each would take 20 times as long.
-    """
-    count = len(entries)
-    published_ns = entries[0][2]
-    if published_ns == entries[-1][2]:  # one message, or a batch
-        # A wall clock that was set back makes times negative.
-        histogram.observe(max(now_ns - published_ns, 0) / 1e9, count)
-        return
-    step = -(-count // MAX_TOTAL_TIME_SAMPLES)
-    for start in range(0, count, step):
-        age_s = max(now_ns - entries[start][2], 0) / 1e9
-        histogram.observe(age_s, min(step, count - start))
 
 
 def _sample(piece: Piece, sample_rate: int) -> tuple[Piece | None, list[int]]:

@@ -284,7 +284,7 @@ class ReadyLine:
         room = consumer.capacity
         if room <= 0:
             return False
-        if consumer.was_filled and room < min(consumer.ready_count >> 2, LINGER_MAX_COUNT):
+        if consumer.was_filled and room < consumer.ready_count >> 2 and room < LINGER_MAX_COUNT:
             self._linger(consumer)
             return False
         consumer.is_in_line = True
@@ -331,7 +331,7 @@ class ReadyLine:
                     if room <= 0:
                         continue
                     try:
-                        taken = deliver(consumer, min(room, share))
+                        taken = deliver(consumer, room if room < share else share)
                     finally:
                         if consumer.capacity > 0:
                             consumer.is_in_line = True

@@ -12,7 +12,7 @@ from itertools import islice, repeat
 from typing import TypeAlias
 
 from nsqd.broker.disposal import Dropped
-from nsqd.broker.queue.batch import Batch, Message, Piece
+from nsqd.broker.queue.batch import Batch, Message, Origin, Piece
 from nsqd.broker.scheduler import Scheduler, Timer
 
 # How many messages go back to the channel together, and between two looks at the clock.
@@ -22,6 +22,9 @@ MAX_EXPIRED_TOGETHER = 512
 MAX_NOTED_IDS = 16384
 # Deadlines that may be obsolete in `_early`, beside as many as there are messages.
 _MAX_OBSOLETE_COUNT = 1024
+
+# Python 3.11 calls a function for each `Origin.MEMORY`: 0.3 us.
+_MEMORY = Origin.MEMORY
 
 # deadline, time of delivery, timestamp_ns, attempts (this delivery included), body, ordinal or None
 Entry: TypeAlias = tuple[float, float, int, int, bytes, int | None]
@@ -49,6 +52,7 @@ class InFlight:
         "_timer_at",
         "_twins",
         "entries",
+        "had_records",
         "on_change",
         "twin_count",
     )
@@ -70,6 +74,8 @@ class InFlight:
         self.twin_count = 0
         # The channel pops from this dict itself: a method call per FIN would show in the bench.
         self.entries: dict[bytes, Entry] = {}
+        # Whether messages with records on disk have ever been among them.
+        self.had_records = False
         # Called once, with ids and entries, before the next change; None if no snapshot is waiting.
         self.on_change: Callable[[list[bytes], list[Entry]], object] | None = None
 
@@ -96,20 +102,45 @@ class InFlight:
         deadline: float,
     ) -> None:
         """Note a piece of a queue that is delivered now; the caller has its ids and bodies."""
-        batch, start, stop = piece.batch, piece.start, piece.stop
+        batch = piece.batch
+        if piece.origin is _MEMORY and isinstance(batch, Batch):
+            self.add_published(batch.timestamp_ns, ids, bodies, now, deadline)
+            return
+        start, stop, ordinals = piece.start, piece.stop, piece.ordinals
+        self.had_records = self.had_records or bool(ordinals)
         entries = zip(
             repeat(deadline),
             repeat(now),
             batch.timestamps(start, stop),
             batch.attempts(start, stop),
             bodies,
-            piece.ordinals or repeat(None),
+            ordinals or repeat(None),
             strict=False,
         )
         if isinstance(batch, Batch):
             self.add(ids, entries, deadline)  # its ids were made by this daemon, and are unique
         else:
             self.add_any(ids, entries, deadline)
+
+    def add_published(
+        self,
+        timestamp_ns: int,
+        ids: Sequence[bytes],
+        bodies: Sequence[bytes],
+        now: float,
+        deadline: float,
+    ) -> None:
+        """Note messages of one publish, delivered now for the first time and without records.
+
+        The loop takes a third of the time of `add` for five messages, and no more for hundreds.
+        """
+        if self.on_change is not None:
+            self.tell()
+        entries = self.entries
+        for message_id, body in zip(ids, bodies, strict=True):
+            entries[message_id] = (deadline, now, timestamp_ns, 1, body, None)
+        if self._timer is None:
+            self._arm(deadline)
 
     def add(self, ids: Sequence[bytes], entries: Iterable[Entry], deadline: float) -> None:
         """Note messages delivered now, with one deadline, later than all before."""

@@ -260,7 +260,9 @@ def set_ready(client: "V2Connection", command: commands.Ready) -> None:
 
 def finish(client: "V2Connection", command: commands.Finish) -> None:
     """Finish messages; each that is not in flight is answered with an error."""
-    channel, consumer = _subscription(client)
+    channel, consumer = client.channel, client.consumer
+    assert channel is not None, "admitted without a subscription"
+    assert consumer is not None
     for message_id, reason in channel.finish(consumer, command.ids):
         client.replies.add(_refusal(_FIN_FAILED, message_id, reason))
 

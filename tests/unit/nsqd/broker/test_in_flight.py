@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from nsqd.broker.in_flight import MAX_EXPIRED_TOGETHER, MAX_NOTED_IDS, Entry, InFlight
-from nsqd.broker.queue.batch import Message
+from nsqd.broker.queue.batch import Batch, Message, Origin, Piece
 from tests.support.fake_scheduler import FakeScheduler
 
 TIMEOUT_S = 60.0
@@ -440,3 +440,26 @@ class InFlightAgainstAList(RuleBasedStateMachine):
 
 TestInFlightAgainstAList = InFlightAgainstAList.TestCase
 TestInFlightAgainstAList.settings = settings(max_examples=60, stateful_step_count=30)
+
+
+@pytest.mark.parametrize(
+    ("origin", "has_records"),
+    [(Origin.MEMORY, False), (Origin.WRITTEN, True), (Origin.RETURNED, False)],
+)
+def test_a_piece_is_noted_message_by_message(origin: Origin, *, has_records: bool) -> None:
+    rig = Rig()
+    batch = Batch(7, b"0" * 13, 0, (b"x", b"one", b"two", b"y"))
+    piece = Piece(batch, 1, 3, origin, range(10, 14) if has_records else None)
+    told: list[tuple[list[bytes], list[Entry]]] = []
+    rig.in_flight.on_change = lambda ids, entries: told.append((ids, entries))
+
+    rig.in_flight.add_piece(piece, batch.ids(1, 3), batch.bodies[1:3], 100.0, 160.0)
+
+    assert told == [([], [])]  # as it was before
+    ordinals = (11, 12) if has_records else (None, None)
+    assert rig.in_flight.entries == {
+        b"0000000000000001": (160.0, 100.0, 7, 1, b"one", ordinals[0]),
+        b"0000000000000002": (160.0, 100.0, 7, 1, b"two", ordinals[1]),
+    }
+    assert rig.in_flight.had_records is has_records
+    assert len(rig.scheduler.pending_timers) == 1
