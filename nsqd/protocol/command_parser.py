@@ -25,6 +25,7 @@ from nsqd.protocol.command_lines import MESSAGE_ID_BYTES, WHOLE_LINE_READERS, Co
 from nsqd.protocol.commands import (
     Admission,
     Auth,
+    ClientState,
     Command,
     DeferredPublish,
     Finish,
@@ -61,6 +62,8 @@ _MIN_MPUB_MESSAGE_BYTES = SIZE_BYTES + 1
 _LF, _CR, _SPACE = b"\n\r "
 
 _PROGRESS = Progress()
+# A client in this state may answer messages. Bound once: Python 3.11 takes 0.1 us to find it.
+_SUBSCRIBED = ClientState.SUBSCRIBED
 
 unpack_size = Struct(">i").unpack_from
 
@@ -201,7 +204,9 @@ class CommandParser(_Chunks):
     def feed(self, data: bytes) -> None:
         """Append bytes from the client."""
         self.is_dragging = self._waiting is not None or self._mpub is not None
-        if self._data or self._parts:
+        if self._mpub is not None and self._needed > SIZE_BYTES and self._parts:
+            self._append_to_mpub(self._mpub, data)
+        elif self._data or self._parts:
             self._append(data)
         else:
             self._data = data
@@ -250,9 +255,10 @@ class CommandParser(_Chunks):
             if self._ahead:
                 self._go_ahead(incomplete)
                 return _PROGRESS
-            rest = self._data[self._position :] if self._position else self._data
-            self._parts.append(rest)
-            self._part_bytes = len(rest)
+            # Of an MPUB the whole chunk is held, most of which its messages hold anyway.
+            data = self._data if self._mpub is None else memoryview(self._data)
+            self._parts.append(data[self._position :])
+            self._part_bytes = len(data) - self._position
             self._needed = incomplete.needed
             self._waiting = incomplete.with_traceback(None)  # whose frames hold the chunk
             self._data = b""
@@ -455,6 +461,9 @@ class CommandParser(_Chunks):
 
         Its extent follows from the count and the sizes of its messages, not from its outer size.
         """
+        if not mpub.remaining:  # the last one was cut off, and is joined
+            self._mpub = None
+            return MultiPublish(mpub.topic, mpub.bodies)
         data = self._data
         start = self._position
         end = min(len(data), start + mpub.room_bytes)
@@ -471,6 +480,24 @@ class CommandParser(_Chunks):
             return _PROGRESS
         self._mpub = None
         return MultiPublish(mpub.topic, mpub.bodies)
+
+    def _append_to_mpub(self, mpub: _OpenMpub, data: bytes) -> None:
+        """Append bytes to a message of an MPUB that was cut off within its body.
+
+        Once it is whole, it is joined to be that message, and the bytes behind it are read where
+        they are. So it is copied once, as are the messages that were not cut off.
+        """
+        stop = self._needed - self._part_bytes
+        self._parts.append(data)
+        self._part_bytes += len(data)
+        if self._part_bytes < self._needed:
+            return
+        self._parts[0] = memoryview(self._parts[0])[SIZE_BYTES:]
+        self._parts[-1] = memoryview(data)[:stop]
+        mpub.add([b"".join(self._parts)], self._needed)
+        self._parts.clear()
+        self._data = data
+        self._done(stop)
 
     def _refuse_mpub_message(self, index: int, room_bytes: int) -> NoReturn:
         """Raise the reason why the next message of an MPUB can't be read."""
@@ -503,8 +530,10 @@ class CommandParser(_Chunks):
         if not ids:
             return []
         count = len(ids)
-        self._id_run_count = min(max(self._id_run_count, 2 * count), MAX_RUN_COUNT)
-        self.admission.admits(start[:-1])
+        if 2 * count > self._id_run_count:
+            self._id_run_count = min(2 * count, MAX_RUN_COUNT)
+        if self.admission.state is not _SUBSCRIBED:
+            self.admission.admits(start[:-1])
         self._done(position + count * (len(start) + MESSAGE_ID_BYTES + len(end)))
         return ids
 

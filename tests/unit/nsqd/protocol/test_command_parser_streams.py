@@ -388,3 +388,39 @@ def test_what_continues_a_command_is_no_publish_of_its_own() -> None:
     list(pull(parser))
 
     assert parser.find_lone_publish(publish) is None
+
+
+def test_a_message_of_an_mpub_that_comes_in_parts_is_whole_and_leaves_no_trace() -> None:
+    bodies = [b"a" * 30, b"b" * 50_000, b"c" * 20]
+    mpub = encode_mpub(b"t", bodies)
+    parser = CommandParser(WIDE, AdmitAll())
+
+    # Cut off in the second body twice, and the last time in the third, with a command behind it.
+    for data in (mpub[:20_000], mpub[20_000:40_000], mpub[40_000:-1]):
+        parser.feed(data)
+        assert commands.MultiPublish not in map(type, pull(parser))
+        assert parser.is_mid_command
+        assert parser.error_at_eof is not None
+    parser.feed(mpub[-1:] + b"NOP\n")
+
+    published, nop = pull(parser)
+    assert isinstance(published, commands.MultiPublish)
+    assert published.bodies == bodies
+    assert isinstance(nop, commands.Nop)
+    assert parser.error_at_eof is None
+    assert not parser.is_mid_command
+    assert not parser.has_more
+
+
+def test_an_mpub_whose_last_message_was_cut_off_is_there_at_once() -> None:
+    mpub = encode_mpub(b"t", [b"a" * 30, b"b" * 50])
+    parser = CommandParser(WIDE, AdmitAll())
+    parser.feed(mpub[:-10])
+    list(pull(parser))
+
+    parser.feed(mpub[-10:])
+
+    [published] = pull(parser)
+    assert isinstance(published, commands.MultiPublish)
+    assert published.bodies == [b"a" * 30, b"b" * 50]
+    assert not parser.is_mid_command
