@@ -241,14 +241,15 @@ class Channel:
         else:
             for delivered, part_count in Counter(map(_delivery_time, entries)).items():
                 self.finish_times.observe(now - delivered, part_count)
-        # By samples where the times differ: those of 200 messages take 7 us, and a look at each
-        # would take 20 times as long.
-        step = count if first[2] == last[2] else -(-count // MAX_TOTAL_TIME_SAMPLES)
-        for start in range(0, count, step):
-            age_ns = now_ns - entries[start][2]
-            # A wall clock that was set back makes times negative.
-            age_s = age_ns / 1e9 if age_ns > 0 else 0.0
-            self.total_times.observe(age_s, min(step, count - start))
+        # A wall clock that was set back makes times negative.
+        if first[2] == last[2]:
+            self.total_times.observe(max(now_ns - first[2], 0) / 1e9, count)
+        else:
+            # The samples of 200 messages take 7 us; a look at each would take 20 times as long.
+            step = -(-count // MAX_TOTAL_TIME_SAMPLES)
+            for start in range(0, count, step):
+                age_s = max(now_ns - entries[start][2], 0) / 1e9
+                self.total_times.observe(age_s, min(step, count - start))
         if self.latencies is not None:
             self.latencies.insert_many([now_ns - entry[2] for entry in entries], now)
 

@@ -255,10 +255,12 @@ class V2Connection(asyncio.Protocol):
             ):
                 handlers.publish_alone(self, parser.pub_topic, body)
             else:
-                if is_plain:
-                    self._take(data)
-                else:
+                if not is_plain:
                     self.stream.feed(data)
+                elif self._magic is None:
+                    parser.feed(data)
+                else:
+                    self._take(data)
                 is_left = self._turns.do_now(self._run_slice)
                 # libuv would read up to 31 times more in this turn after a full read.
                 if is_left or len(data) >= FULL_READ_BYTES:

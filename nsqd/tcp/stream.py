@@ -111,10 +111,12 @@ class ClientStream:
 
     def write_messages(self, parts: list[bytes], bodies: Sequence[bytes]) -> None:
         """Send message frames, given as their parts."""
-        if self.is_plain and len(bodies[0]) >= WRITELINES_MIN_BYTES:
-            self._transport.writelines(parts)
-        else:
+        if not self.is_plain:
             self.write(b"".join(parts))
+        elif len(bodies[0]) < WRITELINES_MIN_BYTES:
+            self._transport.write(b"".join(parts))
+        else:
+            self._transport.writelines(parts)
 
     def start_tls(self, context: SSLContext, on_tls: Callable[[], None], ahead: bytes) -> None:
         """Have the next bytes be a TLS handshake.

@@ -252,22 +252,23 @@ class MessageQueue:
         Raises:
             OSError: memory is empty and the disk can't be read.
         """
-        if not self.memory.pieces and not self._load():
+        memory = self.memory
+        if not memory.pieces and not self._load():
             return None
-        piece = self.memory.pieces[0]
+        piece = memory.pieces[0]
         count = whole_count = piece.stop - piece.start
         if count > max_count:
             count = max_count
         if piece.body_bytes > max_bytes:
             count = piece.count_fitting(count, max_bytes)
         if count < whole_count:
-            piece = self.memory.cut_front(count)
+            piece = memory.cut_front(count)
         else:
-            if self.memory.copy is not None:
-                self.memory.copy.note_leaving()
-            self.memory.pieces.popleft()
-            self.memory.leave(piece)
-        if self._unread_count and piece.origin is _RETURNED and not self.memory.written_count:
+            if memory.copy is not None:
+                memory.copy.note_leaving()
+            memory.pieces.popleft()
+            memory.leave(piece)
+        if self._unread_count and piece.origin is _RETURNED and not memory.written_count:
             # A retry went before the backlog; the backlog goes before the next retry, or retries
             # could circle in memory for ever. An error of the disk is raised once memory is empty.
             with contextlib.suppress(OSError):
