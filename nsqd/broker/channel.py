@@ -224,34 +224,9 @@ class Channel:
         if entries:
             self.finish_count += len(entries)
             consumer.finish_count += len(entries)
-            self._observe_times(entries)
+            _observe_times(self, entries, self._scheduler)
         self.wake(consumer)
         return failed
-
-    def _observe_times(self, entries: list[Entry]) -> None:
-        """Count how long FINs took; they mostly answer one delivery of one publish."""
-        count = len(entries)
-        first, last = entries[0], entries[-1]
-        now = self._scheduler.time()
-        now_ns = self._scheduler.wall_time_ns()
-        if first[1] == last[1]:
-            # Those in between may be of another delivery if a client answers out of order, which is
-            # not worth a look at each of them.
-            self.finish_times.observe(now - first[1], count)
-        else:
-            for delivered, part_count in Counter(map(_delivery_time, entries)).items():
-                self.finish_times.observe(now - delivered, part_count)
-        # A wall clock that was set back makes times negative.
-        if first[2] == last[2]:
-            self.total_times.observe(max(now_ns - first[2], 0) / 1e9, count)
-        else:
-            # The samples of 200 messages take 7 us; a look at each would take 20 times as long.
-            step = -(-count // MAX_TOTAL_TIME_SAMPLES)
-            for start in range(0, count, step):
-                age_s = max(now_ns - entries[start][2], 0) / 1e9
-                self.total_times.observe(age_s, min(step, count - start))
-        if self.latencies is not None:
-            self.latencies.insert_many([now_ns - entry[2] for entry in entries], now)
 
     def requeue(
         self, consumer: Consumer, ids: Sequence[bytes], delay_s: float
@@ -447,6 +422,32 @@ def _close_some(sinks: list[Sink], scheduler: Scheduler) -> bool:
             break
     sinks.reverse()
     return bool(sinks)
+
+
+def _observe_times(channel: Channel, entries: list[Entry], clock: Scheduler) -> None:
+    """Count how long FINs took; they mostly answer one delivery of one publish."""
+    count = len(entries)
+    first, last = entries[0], entries[-1]
+    now = clock.time()
+    now_ns = clock.wall_time_ns()
+    if first[1] == last[1]:
+        # Those in between may be of another delivery if a client answers out of order, which is
+        # not worth a look at each of them.
+        channel.finish_times.observe(now - first[1], count)
+    else:
+        for delivered, part_count in Counter(map(_delivery_time, entries)).items():
+            channel.finish_times.observe(now - delivered, part_count)
+    # A wall clock that was set back makes times negative.
+    if first[2] == last[2]:
+        channel.total_times.observe(max(now_ns - first[2], 0) / 1e9, count)
+    else:
+        # The samples of 200 messages take 7 us; a look at each would take 20 times as long.
+        step = -(-count // MAX_TOTAL_TIME_SAMPLES)
+        for start in range(0, count, step):
+            age_s = max(now_ns - entries[start][2], 0) / 1e9
+            channel.total_times.observe(age_s, min(step, count - start))
+    if channel.latencies is not None:
+        channel.latencies.insert_many([now_ns - entry[2] for entry in entries], now)
 
 
 def _sample(piece: Piece, sample_rate: int) -> tuple[Piece | None, list[int]]:
