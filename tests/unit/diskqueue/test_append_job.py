@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from diskqueue import DiskQueue, QueueClosedError, RecordChunk, RecordTooLargeError
 from tests.unit.diskqueue.queue_files import drain, frame_all
 
+pytestmark = pytest.mark.usefixtures("closes_files")
+
 NAME = "q"
 
 

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from diskqueue import CorruptMetadataError, layout
 
+pytestmark = pytest.mark.usefixtures("closes_files")
+
 NUMBERS = st.integers(0, 2**62)
 
 

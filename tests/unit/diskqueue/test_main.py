@@ -26,6 +26,8 @@ from tests.unit.diskqueue.queue_files import (
     write_segment,
 )
 
+pytestmark = pytest.mark.usefixtures("closes_files")
+
 
 @pytest.mark.parametrize("command", ["dump", "salvage"])
 @pytest.mark.parametrize("kind", ["finished", "due", "meta.dat"])

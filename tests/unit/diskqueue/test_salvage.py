@@ -15,6 +15,8 @@ from diskqueue.salvage import Span, find_resume, find_spans, is_record_start
 from diskqueue.segment import DEFAULT_MAX_RECORD_BYTES
 from tests.unit.diskqueue.queue_files import RECORD_BYTES, framed, payload, records
 
+pytestmark = pytest.mark.usefixtures("closes_files")
+
 
 def kept(data: bytes) -> list[bytes]:
     spans = list(find_spans(data))

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from diskqueue import CorruptSegmentError, segment
 from tests.unit.diskqueue.queue_files import RECORD_BYTES, framed, payload, records
 
+pytestmark = pytest.mark.usefixtures("closes_files")
+
 
 @given(
     st.lists(st.binary(min_size=26, max_size=60), max_size=40),

@@ -11,6 +11,8 @@ import pytest
 from diskqueue.segment import SegmentState
 from diskqueue.writer import Writer
 
+pytestmark = pytest.mark.usefixtures("closes_files")
+
 NAME = "q"
 
 

@@ -3,10 +3,14 @@
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from diskqueue import DiskQueue
 from diskqueue.checksums.audit import Denied, audit, iter_denied, read_checksums
 from diskqueue.checksums.entries import make_seed
 from tests.unit.diskqueue.queue_files import NAME, payload, segment_path
+
+pytestmark = pytest.mark.usefixtures("closes_files")
 
 SIZE = 44
 

@@ -9,6 +9,8 @@ from diskqueue.checksums import entries
 from diskqueue.checksums.checks import Clearance, Denial, SegmentChecks, find_torn
 from tests.unit.diskqueue.queue_files import frame_all, payload
 
+pytestmark = pytest.mark.usefixtures("closes_files")
+
 SEED = entries.make_seed("t", 0)
 SIZE = 44
 

@@ -11,6 +11,8 @@ import pytest
 
 from nsqd.http.file_body import BLOCK_BYTES, MAX_UNSENT_BYTES, FileBody, FileSend
 
+pytestmark = pytest.mark.usefixtures("closes_files")
+
 HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
 CONTENT = os.urandom(3 * BLOCK_BYTES + 17)
 PATIENCE_S = 60.0

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from nsqd.broker.limits import causes
 from nsqd.broker.limits.causes import Cause, CauseLog
 
+pytestmark = pytest.mark.usefixtures("closes_files")
+
 CHANNEL = "c" * 64
 SIZE = 112
 

@@ -12,6 +12,8 @@ from nsqd.broker.queue.ids import SUFFIXES, IdFloor, MessageIdFactory
 from nsqd.runtime.data_path import list_data_path
 from tests.support.fake_scheduler import FakeScheduler
 
+pytestmark = pytest.mark.usefixtures("closes_files")
+
 NOW_NS = 1_700_000_000_123_456_789
 TICK_NS = 1 << 20
 START_NS = 1_790_000_000 * 10**9
