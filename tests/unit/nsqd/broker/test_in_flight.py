@@ -427,6 +427,11 @@ class InFlightAgainstAList(RuleBasedStateMachine):
                 self._drop_first(message_id)
         assert sorted(self.rig.expired_ids()) == expired
 
+    @rule()
+    def empty(self) -> None:
+        self.rig.in_flight.drop()
+        self.model = []
+
     def _drop_first(self, message_id: bytes) -> None:
         for index, entry in enumerate(self.model):
             if entry[0] == message_id:
@@ -436,6 +441,9 @@ class InFlightAgainstAList(RuleBasedStateMachine):
     @invariant()
     def the_count_is_right(self) -> None:
         assert len(self.rig.in_flight) == len(self.model)
+        ids = [message[0] for message in self.rig.in_flight]
+        assert sorted(ids) == sorted(entry[0] for entry in self.model)
+        assert self.rig.in_flight.twin_count == len(ids) - len(set(ids))
 
 
 TestInFlightAgainstAList = InFlightAgainstAList.TestCase

@@ -390,3 +390,14 @@ def test_empty_chunks_are_decompressed_some_at_a_time() -> None:
 
     assert call_count == 3
     assert codec.decode(b"\x00" + snappy.StreamCompressor().compress(b"NOP\n"), 100) == b"NOP\n"
+
+
+def test_what_did_not_fit_is_pending() -> None:
+    sent = DeflateCodec(6).encode(bytes(1000))
+    codec = DeflateCodec(6)
+
+    # The room is filled, and zlib has taken all input; or there is input that it has left.
+    assert codec.decode(sent[:-1], 999) == bytes(999)
+    assert codec.has_pending
+    assert codec.decode(sent[-1:], 100) == b"\x00"
+    assert not codec.has_pending

@@ -291,3 +291,35 @@ def test_a_topic_is_deleted_though_its_causes_cannot_be(
 
     assert rig.broker.find_topic("t.dead") is None
     assert "failed to remove causes - [Errno 5] Input/output error" in caplog.text
+
+
+def test_a_closed_book_sets_no_timer_and_looks_no_more(tmp_path: Path) -> None:
+    rig = BrokerRig(tmp_path, limits=LIMITS)
+    kill(rig, b"1", b"2")
+    book = rig.broker.causes
+    before = len(rig.scheduler.pending_timers)
+
+    book.close()
+
+    assert len(rig.scheduler.pending_timers) < before
+    rig.topic("t.dead").empty()
+    rig.advance(2 * cause_book.LOOK_S)
+    assert (tmp_path / FILE).exists()
+
+
+def test_failures_are_told_once_until_a_cause_is_noted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    rig = BrokerRig(tmp_path, limits=LIMITS)
+    for _ in range(2):
+        with monkeypatch.context() as disk:
+            disk.setattr(CauseLog, "add", refuse)
+            kill(rig, b"1")
+            kill(rig, b"2")
+        kill(rig, b"3")
+
+    assert caplog.text.count("failed to note causes") == 2
+    assert [origin[0] for origin in origins(rig)] == ["t", "t"]

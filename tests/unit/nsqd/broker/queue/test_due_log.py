@@ -64,6 +64,7 @@ def test_a_damaged_entry_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptur
 
     assert reopen(tmp_path).keys() == {FIRST, THIRD}
     assert "due times damaged" in caplog.text
+    assert "count=1" in caplog.text
 
 
 def test_a_file_that_cannot_be_read_is_reported_and_ignored(

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nsqd.broker.queue import ids
-from nsqd.broker.queue.ids import SUFFIXES, IdFloor, MessageIdFactory
+from nsqd.broker.queue.ids import SUFFIXES, IdFloor, MessageIdFactory, date
 from nsqd.runtime.data_path import list_data_path
 from tests.support.fake_scheduler import FakeScheduler
 
@@ -190,3 +190,14 @@ def test_the_date_is_durable_when_it_is_given(
     ids.date(tmp_path / "floor", START_NS)
 
     assert synced == [START_NS]
+
+
+def test_the_dated_file_is_private(tmp_path: Path) -> None:
+    umask = os.umask(0)
+    try:
+        date(tmp_path / "nsqd.clock", 1_700_000_000_000_000_000)
+    finally:
+        os.umask(umask)
+
+    assert (tmp_path / "nsqd.clock").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "nsqd.clock").stat().st_mtime_ns == 1_700_000_000_000_000_000
