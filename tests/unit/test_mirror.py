@@ -119,7 +119,6 @@ ELSEWHERE = {
     "spark_jobs/read/fleet/manifest.py": "spark/test_fleet.py",
     "spark_jobs/read/fleet/remote_file.py": "spark/test_fleet.py",
     "spark_jobs/read/fleet/snapshot.py": "spark/test_fleet.py",
-    "nsqd/broker/move.py": "wire/test_move.py",
     # Parts of a neighbour, through which they are tested.
     "nsqd/config/kinds.py": "unit/nsqd/config/test_flags.py",
     "nsqd/http/arguments.py": "unit/nsqd/http/test_routes.py",

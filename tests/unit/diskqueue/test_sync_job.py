@@ -432,11 +432,12 @@ def test_failed_fsync_ends_the_segment_and_stays_unsynced(
     assert numbers(drain(queue)) == [2]
 
 
+@pytest.mark.parametrize("has_checksums", [False, True])
 def test_what_a_failed_fsync_was_to_cover_is_written_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_checksums: bool
 ) -> None:
     """The kernel calls the pages clean after the error: another fsync alone would save nothing."""
-    queue = open_queue(tmp_path, 1 << 20)
+    queue = DiskQueue(tmp_path, "t", has_checksums=has_checksums)
     queue.put([payload(0)])
     queue.sync()
     queue.put([payload(1)])
@@ -448,6 +449,11 @@ def test_what_a_failed_fsync_was_to_cover_is_written_again(
         with pytest.raises(OSError, match="Input/output") as caught:
             job.run()
     queue.complete_sync(job, caught.value)
+    checksums = tmp_path / "t.diskqueue.000000.crc"
+    expected = [("t.diskqueue.000000.dat", RECORD_BYTES, 2 * RECORD_BYTES)]
+    if has_checksums:
+        entry_bytes = checksums.stat().st_size // 3
+        expected.append((checksums.name, entry_bytes, 2 * entry_bytes))
     written: list[tuple[str, int, int]] = []
     pwrite = os.pwrite
 
@@ -463,7 +469,7 @@ def test_what_a_failed_fsync_was_to_cover_is_written_again(
             job.run()
             queue.complete_sync(job)
 
-    assert written == [("t.diskqueue.000000.dat", RECORD_BYTES, 2 * RECORD_BYTES)], "and only once"
+    assert written == expected, "and only once"
     assert segment_path(tmp_path, 0).read_bytes() == records(0, 3)
     assert queue.unsynced_count == 0
 

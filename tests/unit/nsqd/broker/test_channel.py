@@ -269,6 +269,21 @@ def test_consumers_are_served_in_turn_across_slices() -> None:
     assert sorted(body for client in clients for body in client.bodies) == numbers(40)
 
 
+def test_consumers_of_a_deleted_channel_are_closed_some_at_a_time_the_oldest_first() -> None:
+    rig = ChannelRig()
+    clients = [rig.client(ready=1) for _ in range(4)]
+    rig.scheduler.has_tiny_slices = True
+
+    rig.channel.delete()
+
+    closed = [[client.sink.is_closed for client in clients]]
+    while not rig.scheduler.is_idle:
+        rig.scheduler.turn()
+        closed.append([client.sink.is_closed for client in clients])
+    assert [flags.count(True) for flags in closed] == [1, 2, 3, 4]
+    assert all(flags == sorted(flags, reverse=True) for flags in closed)
+
+
 def test_puts_of_one_turn_are_delivered_in_one_write() -> None:
     rig = ChannelRig()
     client = rig.client(ready=100)

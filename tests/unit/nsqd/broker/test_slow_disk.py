@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from nsqd.broker.channel import Channel
+from nsqd.broker.errors import ClosedError
 from nsqd.broker.queue import pace
 from nsqd.broker.queue.receipt import Receipt
 from nsqd.broker.topic import RETRY_S
@@ -247,6 +248,32 @@ def test_a_topic_that_is_deleted_meanwhile_leaves_no_file(tmp_path: Path) -> Non
     finish_threads(rig)
 
     assert not list(tmp_path.glob("t*diskqueue*"))
+
+
+@pytest.mark.usefixtures("closes_files")
+@pytest.mark.parametrize("is_written", [False, True])
+@pytest.mark.parametrize("has_backlog", [False, True])
+def test_a_topic_that_is_deleted_meanwhile_keeps_nothing_open(
+    tmp_path: Path, *, has_backlog: bool, is_written: bool
+) -> None:
+    rig = rig_of(tmp_path, "a", "b")
+    if has_backlog:
+        backlog(rig)
+    else:
+        rig.publish(b"before")
+        make_slow(rig.channel("b"))
+    rig.scheduler.holds_threads = True
+    receipt = None if has_backlog else publish(rig, b"waits")
+    rig.topic().unpause()
+    rig.settle()
+    if is_written:
+        rig.scheduler.finish_thread()
+
+    rig.broker.delete_topic("t")
+    finish_threads(rig)
+
+    assert not list(tmp_path.glob("t*diskqueue*"))
+    assert receipt is None or isinstance(receipt.error, ClosedError)
 
 
 def test_a_daemon_that_stops_meanwhile_loses_nothing(tmp_path: Path) -> None:

@@ -647,3 +647,17 @@ def test_rtsp_in_a_body_or_a_header_is_just_text() -> None:
 
         assert reply_to(first) is reply_to(second) is OK
         assert first.body == second.body == line + b"\n" + line + b"x"
+
+
+def test_a_connection_has_room_for_any_number_of_requests_that_come_in_pieces() -> None:
+    parser = make_parser()
+    request = head(b"Content-Length: 40") + b"x" * 40
+    count = (2 * LIMITS.max_header_bytes + FEED_SLICE_BYTES) // 50
+
+    for _ in range(count):
+        parser.feed(request[:50])
+        parser.feed(request[50:])
+
+    assert not parser.has_refused
+    assert [it.body for it in parser.ready] == [b"x" * 40] * count
+    assert parser.request_count == count

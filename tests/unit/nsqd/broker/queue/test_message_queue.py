@@ -403,3 +403,19 @@ def test_a_look_passes_over_a_bounded_number_of_pieces(
 
     assert list(queue.iter_loaded(in_memory=False)) == []
     assert len(list(queue.iter_loaded())) == 3
+
+
+@pytest.mark.parametrize("end", ["empty", "delete"])
+@pytest.mark.parametrize("capacity", [0, 2])
+def test_nothing_is_left_of_what_was_dropped(tmp_path: Path, capacity: int, end: str) -> None:
+    queue = DiskRig(tmp_path).open(capacity)
+    queue.put(make_batch(b"a", b"b"))
+    queue.put(make_batch(b"c", b"d", b"e"))
+    drain(queue, max_count=1, max_bytes=1)
+    queue.put(make_batch(b"f", b"g", b"h"))
+    assert queue.depth == 3
+
+    getattr(queue, end)()
+
+    assert (queue.depth, queue.memory.count, queue.backend.unread_count) == (0, 0, 0)
+    assert queue.room_count == capacity
