@@ -95,6 +95,21 @@ def find_looks_at_clocks(tree: ast.Module) -> Iterator[Span]:
             yield span_of(node)
 
 
+def find_no_descriptors(tree: ast.Module) -> Iterator[Span]:
+    """Yield the -1 of what has no descriptor: -2 is none either."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[*_, ast.Attribute(attr=name) | ast.Name(id=name)]):
+                pass
+            case ast.AnnAssign(target=ast.Attribute(attr=name) | ast.Name(id=name)):
+                pass
+            case _:
+                continue
+        for part in ast.walk(node) if name.endswith("fd") else ():
+            if isinstance(part, ast.UnaryOp) and ast.unparse(part) == "-1":
+                yield span_of(part)
+
+
 def span_of(node: ast.expr | ast.stmt) -> Span:
     """Return where a node begins and ends."""
     assert node.end_lineno is not None

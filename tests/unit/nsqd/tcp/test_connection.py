@@ -3,6 +3,7 @@
 import logging
 import zlib
 from collections.abc import Callable
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -12,6 +13,7 @@ from nsqd.tcp.connection import DEADLINE_SLACK_S, LINGER_S, SILENT_INTERVAL_S, V
 from nsqd.tcp.handlers import MAX_WAITING_REPLIES
 from nsqd.tcp.read_gate import PauseReason
 from nsqd.tcp.stream import MAX_DECODED_BYTES
+from tests.support.broker_rig import BrokerRig
 from tests.support.connection_rig import MAGIC, ConnectionRig, pub, sized
 
 HEARTBEAT = b"_heartbeat_"
@@ -577,3 +579,31 @@ def test_commands_are_logged_without_bodies(caplog: pytest.LogCaptureFixture) ->
         "PROTOCOL(V2): [@] PUB t count=1",
         "PROTOCOL(V2): [@] MPUB t count=1",
     ]
+
+
+def test_a_client_that_failed_cannot_stay_by_reading_slowly() -> None:
+    rig = ConnectionRig()
+    rig.send(b"NONSENSE\n")
+    assert rig.transport.has_eof
+
+    for _ in range(4):
+        rig.advance(LINGER_S / 4)
+        rig.connection.pause_writing()
+        rig.connection.resume_writing()
+
+    assert rig.transport.is_closed
+
+
+def test_messages_come_again_when_the_client_reads_again(tmp_path: Path) -> None:
+    broker = BrokerRig(tmp_path)
+    rig = ConnectionRig(broker=broker.broker)
+    rig.send(b"SUB t c\nRDY 10\n")
+    rig.connection.pause_writing()
+    broker.publish(b"a", b"b")
+    broker.settle()
+    assert rig.texts() == [b"OK"]
+
+    rig.connection.resume_writing()
+    broker.settle()
+
+    assert [data[26:] for data in rig.texts()] == [b"a", b"b"]

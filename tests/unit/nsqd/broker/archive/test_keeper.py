@@ -255,6 +255,24 @@ def test_one_archive_that_fails_holds_up_no_other(
     assert rig.stats("good").message_count == 1
 
 
+def test_a_failed_sync_is_tried_again_without_another_message(
+    rig: ArchiveRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: object, content: bytes) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    rig.publish(b"x")
+    with monkeypatch.context() as patch:
+        patch.setattr(layout, "write_atomically", fail)
+        rig.advance(2 * SYNC_S + 1)
+        assert rig.health
+
+    rig.advance(SYNC_S + 1)
+
+    assert rig.health == ""
+    assert [message.body for message in rig.messages()] == [b"x"]
+
+
 def test_a_failed_sync_is_told_and_tried_again(
     rig: ArchiveRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

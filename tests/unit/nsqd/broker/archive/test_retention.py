@@ -471,6 +471,10 @@ def test_what_is_appended_during_a_sync_waits_for_the_next(tmp_path: Path) -> No
     assert metadata == layout.Metadata(3, 0, 0, 1, RECORD_BYTES)
     assert log.is_dirty
     check(tmp_path)
+    rest = log.begin_sync()
+    assert [target.state.number for target in rest.targets] == [1, 2], "0 is durable"
+    for target in rest.targets:
+        target.close()
     log.close()
     metadata = layout.read_metadata(str(tmp_path / "archive"), NAME)
     assert metadata == layout.Metadata(6, 0, 0, 2, 2 * RECORD_BYTES)

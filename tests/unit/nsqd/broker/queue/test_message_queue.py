@@ -407,13 +407,15 @@ def test_a_look_passes_over_a_bounded_number_of_pieces(
 
 @pytest.mark.parametrize("end", ["empty", "delete"])
 @pytest.mark.parametrize("capacity", [0, 2])
-def test_nothing_is_left_of_what_was_dropped(tmp_path: Path, capacity: int, end: str) -> None:
+def test_nothing_is_left_of_what_was_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capacity: int, end: str
+) -> None:
     queue = DiskRig(tmp_path).open(capacity)
     queue.put(make_batch(b"a", b"b"))
+    monkeypatch.setattr(message_queue, "KEEP_MAX_COUNT", 0)
     queue.put(make_batch(b"c", b"d", b"e"))
-    drain(queue, max_count=1, max_bytes=1)
-    queue.put(make_batch(b"f", b"g", b"h"))
-    assert queue.depth == 3
+    assert queue.depth == 5
+    assert queue.backend.unread_count == 3
 
     getattr(queue, end)()
 
