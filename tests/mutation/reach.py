@@ -1,7 +1,7 @@
 """Which tests reach a line, seen by coverage: no other test can notice a mutant of it.
 
 The unit and wire tests run once under coverage. Daemons that tests start as processes are not seen;
-the files of tests that do so are run after all others.
+the files of tests that do so are run for lines that no other wire test reaches.
 """
 
 import ast
@@ -50,7 +50,8 @@ class Reach:
     ) -> list[list[str]]:
         """Return the tests that reach a line: those of its module, others of units, wire tests.
 
-        The last layer are the tests that start processes. Within a layer the quickest is the first.
+        A line that no wire test reaches may be one of the start or the end of a process: the tests
+        that start processes are the last layer then. Within a layer the quickest is the first.
         """
         tests = self._find_tests(module, line)
         own_files = {str(path.relative_to(ROOT)) for path in find_tests(module)}
@@ -66,7 +67,7 @@ class Reach:
                 own += () if path in own else (test,)
             else:
                 (units if path.startswith("tests/unit/") else wires).append(test)
-        layers = (own, units) if are_units_all else (own, units, wires, self._processes)
+        layers = (own, units) if are_units_all else (own, units, wires or self._processes)
         return [layer for layer in layers if layer]
 
     def _find_tests(self, module: str, line: int) -> set[str]:

@@ -26,6 +26,7 @@ from hypothesis.stateful import (
 from diskqueue import AppendJob, DiskQueue, RecordChunk, SyncJob, layout
 from diskqueue.append_job import JobState
 from diskqueue.segment import iter_records
+from diskqueue.tools.check import check_queue
 from tests.unit.diskqueue.queue_files import drain, frame_all, go_read_all
 
 SIZES = st.lists(st.sampled_from([26, 26, 30, 45, 120]), min_size=1, max_size=12)
@@ -70,13 +71,20 @@ class QueueMachine(RuleBasedStateMachine):
         self.done: set[int] = set()
         self.durable_done: set[int] = set()
 
-    @initialize(max_bytes_per_file=st.sampled_from([1, 70, 100, 250, 100_000]))
-    def open_first(self, max_bytes_per_file: int) -> None:
+    @initialize(
+        max_bytes_per_file=st.sampled_from([1, 70, 100, 250, 100_000]), has_checksums=st.booleans()
+    )
+    def open_first(self, max_bytes_per_file: int, has_checksums: bool) -> None:  # noqa: FBT001
         self.max_bytes_per_file = max_bytes_per_file
+        self.has_checksums = has_checksums
         self.queue = self.open()
 
     def open(self) -> DiskQueue:
-        return DiskQueue(self.directory, "t", max_bytes_per_file=self.max_bytes_per_file)
+        return DiskQueue(
+            *(self.directory, "t"),
+            max_bytes_per_file=self.max_bytes_per_file,
+            has_checksums=self.has_checksums,
+        )
 
     def teardown(self) -> None:
         self.fsync.stop()
@@ -325,6 +333,10 @@ class QueueMachine(RuleBasedStateMachine):
         found = go_read_all(self.directory, is_depth_exact=self.is_depth_exact)
         assert found[:1] == unfinished[:1]
         assert [data for data in found if data not in self.finished] == unfinished
+        report = check_queue(str(self.directory), layout.find_queue_files(str(self.directory), "t"))
+        assert report.damage == []
+        if self.is_depth_exact:
+            assert report.record_count - report.finished_count == len(unfinished)
         has_sidecar = (self.directory / "t.diskqueue.finished").exists()
         assert has_sidecar or found == unfinished
         self.start_over(unfinished)
@@ -342,7 +354,13 @@ class QueueMachine(RuleBasedStateMachine):
             self.remove_strays()
         scout = self.root / "scout"
         shutil.copytree(copy, scout)
-        found = drain(DiskQueue(scout, "t", max_bytes_per_file=self.max_bytes_per_file))
+        queue = DiskQueue(
+            *(scout, "t"),
+            max_bytes_per_file=self.max_bytes_per_file,
+            has_checksums=self.has_checksums,
+        )
+        found = drain(queue)
+        queue.close()
         shutil.rmtree(scout)
         # A crash before an append is complete may leave all of it, its beginning, or nothing.
         known = {*self.records, *self.ghosts}
@@ -391,6 +409,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.is_depth_exact |= self.read_count == len(self.records)
         if self.is_depth_exact:
             assert self.queue.depth == len(self.records) - self.read_count
+            unread = self.records[self.read_count :]
+            assert self.queue.unread_bytes == sum(map(len, unread)) + 4 * len(unread)
         assert self.queue.outstanding_count == self.read_count - self.low
         if self.append_job is not None:
             return
