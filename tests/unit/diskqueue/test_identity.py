@@ -267,3 +267,28 @@ def test_segments_are_deleted_without_room_to_tell_it(
 )
 def test_other_texts_are_no_generation(text: bytes) -> None:
     assert parse_generation(text) is None
+
+
+def test_a_deletion_before_the_name_was_asked_for_keeps_the_name(tmp_path: Path) -> None:
+    name = Generation(str(tmp_path), "t").ensure()
+
+    Generation(str(tmp_path), "t").store_deleted(3, 100)
+
+    assert read_file(tmp_path) == (name, Deleted(3, 100))
+
+
+def test_a_queue_without_a_name_tells_of_no_deletion(tmp_path: Path) -> None:
+    Generation(str(tmp_path), "t").store_deleted(3, 100)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_older_deletion_is_not_written_over_a_newer_one(tmp_path: Path) -> None:
+    generation = Generation(str(tmp_path), "t")
+    name = generation.ensure()
+    generation.store_deleted(3, 100)
+
+    generation.store_deleted(2, 500)
+
+    assert read_file(tmp_path) == (name, Deleted(3, 100))
+    assert generation.last_deleted == (3, 100)

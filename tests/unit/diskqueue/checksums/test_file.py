@@ -34,6 +34,9 @@ def test_appends_follow_each_other_and_the_last_can_be_undone(checksums: Checksu
     checksums.undo()
 
     assert starts(checksums) == [0, 32]
+    assert checksums.size_bytes == Path(checksums.path).stat().st_size
+    checksums.append(64, *RECORD)
+    assert starts(checksums) == [0, 32, 64]
 
 
 def test_file_of_an_older_segment_is_not_continued(checksums: ChecksumFile, tmp_path: Path) -> None:

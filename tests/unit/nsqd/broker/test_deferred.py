@@ -195,3 +195,26 @@ def test_an_add_of_nothing_can_be_undone() -> None:
     rig.scheduler.advance(1)
 
     assert rig.due == [(1, b"a")]
+
+
+def test_no_timer_is_set_while_messages_leave() -> None:
+    scheduler = FakeScheduler()
+    scheduler.has_tiny_slices = True
+    message: Message = (b"id", 0, 0, b"body", None)
+    timer_counts: list[int] = []
+
+    def on_due(messages: list[Message]) -> None:
+        if len(messages) == MAX_DUE_TOGETHER:
+            deferred.add([message], scheduler.now + 5)
+        timer_counts.append(len(scheduler.pending_timers))
+
+    deferred = Deferred(scheduler, on_due)
+    deferred.add([message] * (2 * MAX_DUE_TOGETHER), scheduler.now + 1)
+
+    scheduler.advance(1)
+    assert timer_counts == [0, 0]
+    assert len(scheduler.pending_timers) == 1
+    scheduler.advance(5)
+
+    assert len(deferred) == 0
+    assert scheduler.pending_timers == []

@@ -1,3 +1,4 @@
+import dataclasses
 import errno
 import os
 import shutil
@@ -8,6 +9,7 @@ import pytest
 
 from diskqueue import QueueClosedError
 from nsqd.broker.durations import SyncTimes
+from nsqd.broker.queue import pace
 from nsqd.broker.queue.backend import DiskBackend, NullBackend
 from nsqd.broker.queue.batch import MixedBatch
 from tests.support.channel_rig import disk_settings
@@ -547,3 +549,21 @@ def test_the_trace_of_a_new_queue_says_that_it_is_empty(tmp_path: Path) -> None:
     rig.backend.leave_trace()
 
     assert (tmp_path / "t:c.diskqueue.meta.dat").read_text() == "0\n0,0\n0,0\n"
+
+
+def test_an_append_that_takes_long_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = dataclasses.replace(disk_settings(tmp_path), is_trusted=False)
+    backend = DiskBackend("t:c", settings, FakeScheduler(), lambda _error: None)
+    assert backend.aside is not None
+    batch = MixedBatch.from_messages([(b"%016d" % 0, 0, 0, b"x", None)])
+
+    monkeypatch.setattr(pace, "SLOW_S", 100.0)
+    backend.append(*batch.records(0, 1), keep=False)
+    was_slow = backend.aside.pace.is_slow
+    monkeypatch.setattr(pace, "SLOW_S", -1.0)
+    backend.append(*batch.records(0, 1), keep=False)
+
+    assert (was_slow, backend.aside.pace.is_slow) == (False, True)
+    backend.close()
