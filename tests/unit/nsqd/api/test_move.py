@@ -74,3 +74,39 @@ def test_chosen_messages_stay_if_others_cannot_be_read(
     found = source.take_by_id(ids, 100)
     assert [body for each in found for body in each.batch.bodies] == BODIES[:2]
     assert rig.channel().depth == len(BODIES) - 2
+
+
+@pytest.mark.parametrize("count", [1, 9, 10, 11, 1000])
+@pytest.mark.parametrize("step_count", [1, 3, 100])
+async def test_move_ends_when_all_is_moved_that_there_is(
+    tmp_path: Path, count: int, step_count: int
+) -> None:
+    rig, source = make_rig(tmp_path)
+    target = MoveTarget(rig.topic("other"))
+    move = Move(source, lambda ids: [target] * len(ids), step_count)
+    call = asyncio.ensure_future(move.run(count))
+    while not call.done():
+        await asyncio.sleep(0)
+        rig.advance(1)
+
+    moved = min(count, len(BODIES))
+    assert (move.moved_count, move.refusal) == (moved, None)
+    assert source.left_count == len(BODIES) - moved
+    assert rig.topic("other").depth == moved
+
+
+async def test_move_keeps_what_has_no_target_and_moves_the_rest(tmp_path: Path) -> None:
+    rig, source = make_rig(tmp_path)
+    target = MoveTarget(rig.topic("other"))
+    move = Move(source, lambda ids: ["no channel c"] * 4 + [target] * (len(ids) - 4), 6)
+    call = asyncio.ensure_future(move.run(6))
+    while not call.done():
+        await asyncio.sleep(0)
+        rig.advance(1)
+
+    assert (move.moved_count, dict(move.kept_counts)) == (2, {"no channel c": 4})
+    left = source.take_some(100)[1]
+    assert [message[3] for piece in left for message in piece.messages()] == [
+        *BODIES[:4],
+        *BODIES[6:],
+    ]

@@ -175,6 +175,7 @@ def test_a_touch_that_shortens_the_deadline_is_obeyed() -> None:
     rig.add(b"a", b"b")
     rig.scheduler.advance(1)
     assert rig.touch(b"a")
+    assert len(rig.scheduler.pending_timers) == 1
 
     rig.scheduler.advance(148.999)
     assert rig.expired_ids() == []
@@ -441,6 +442,7 @@ class InFlightAgainstAList(RuleBasedStateMachine):
     @invariant()
     def the_count_is_right(self) -> None:
         assert len(self.rig.in_flight) == len(self.model)
+        assert len(self.rig.scheduler.pending_timers) <= 1
         ids = [message[0] for message in self.rig.in_flight]
         assert sorted(ids) == sorted(entry[0] for entry in self.model)
         assert self.rig.in_flight.twin_count == len(ids) - len(set(ids))

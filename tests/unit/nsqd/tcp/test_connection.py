@@ -9,6 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from nsqd.protocol.frames import FrameType
+from nsqd.runtime.door_counts import Failure
 from nsqd.tcp.connection import DEADLINE_SLACK_S, LINGER_S, SILENT_INTERVAL_S, V2Connection
 from nsqd.tcp.handlers import MAX_WAITING_REPLIES
 from nsqd.tcp.read_gate import PauseReason
@@ -607,3 +608,18 @@ def test_messages_come_again_when_the_client_reads_again(tmp_path: Path) -> None
     broker.settle()
 
     assert [data[26:] for data in rig.texts()] == [b"a", b"b"]
+
+
+def test_each_failure_is_counted_once() -> None:
+    too_long = ConnectionRig()
+    too_long.send(b"x" * 20_000, b"x" * 20_000)
+    too_long.advance(2 * LINGER_S)
+    assert too_long.settings.counts.failures == {Failure.PROTOCOL: 1}
+
+    late = ConnectionRig(magic=b"")
+    late.advance(late.settings.handshake_timeout_s + 1)
+    assert late.settings.counts.failures == {Failure.MAGIC: 1}
+
+    silent = ConnectionRig()
+    silent.advance(10 * SILENT_INTERVAL_S)
+    assert silent.settings.counts.failures == {Failure.SILENT: 1}
