@@ -17,8 +17,10 @@ pytestmark = pytest.mark.usefixtures("closes_files")
 NAME = "q"
 
 
-def open_queue(path: Path, *, max_bytes_per_file: int = 200) -> DiskQueue:
-    return DiskQueue(path, NAME, max_bytes_per_file=max_bytes_per_file)
+def open_queue(
+    path: Path, *, max_bytes_per_file: int = 200, has_checksums: bool = False
+) -> DiskQueue:
+    return DiskQueue(path, NAME, max_bytes_per_file=max_bytes_per_file, has_checksums=has_checksums)
 
 
 def records(*numbers: int) -> list[bytes]:
@@ -36,7 +38,8 @@ def append_aside(queue: DiskQueue, *groups: list[bytes]) -> None:
 
 
 def contents(path: Path) -> dict[str, bytes]:
-    return {each.name: each.read_bytes() for each in path.iterdir() if each.suffix == ".dat"}
+    suffixes = (".dat", ".crc")
+    return {each.name: each.read_bytes() for each in path.iterdir() if each.suffix in suffixes}
 
 
 def test_records_appear_when_the_job_is_complete(tmp_path: Path) -> None:
@@ -119,11 +122,12 @@ def test_a_sync_that_frees_the_segment_waits_for_the_job(tmp_path: Path) -> None
     queue.close()
 
 
+@pytest.mark.parametrize("has_checksums", [False, True])
 @pytest.mark.parametrize("failing_call", [1, 2, 3])
 def test_a_job_that_fails_leaves_no_trace(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing_call: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing_call: int, *, has_checksums: bool
 ) -> None:
-    queue = open_queue(tmp_path, max_bytes_per_file=100)
+    queue = open_queue(tmp_path, max_bytes_per_file=100, has_checksums=has_checksums)
     queue.put(records(1))
     before = contents(tmp_path)
     calls = 0
@@ -150,8 +154,11 @@ def test_a_job_that_fails_leaves_no_trace(
     queue.close()
 
 
-def test_a_job_is_undone_if_another_queue_refused_its_part(tmp_path: Path) -> None:
-    queue = open_queue(tmp_path, max_bytes_per_file=100)
+@pytest.mark.parametrize("has_checksums", [False, True])
+def test_a_job_is_undone_if_another_queue_refused_its_part(
+    tmp_path: Path, *, has_checksums: bool
+) -> None:
+    queue = open_queue(tmp_path, max_bytes_per_file=100, has_checksums=has_checksums)
     queue.put(records(1))
     before = contents(tmp_path)
     job = queue.prepare_append(chunks_of(records(*range(2, 9))))
@@ -166,10 +173,13 @@ def test_a_job_is_undone_if_another_queue_refused_its_part(tmp_path: Path) -> No
     queue.close()
 
 
+@pytest.mark.parametrize("has_checksums", [False, True])
 @pytest.mark.parametrize("is_written", [False, True])
 @pytest.mark.parametrize("has_file", [False, True])
-def test_emptying_cancels_a_job(tmp_path: Path, *, is_written: bool, has_file: bool) -> None:
-    queue = open_queue(tmp_path, max_bytes_per_file=100)
+def test_emptying_cancels_a_job(
+    tmp_path: Path, *, is_written: bool, has_file: bool, has_checksums: bool
+) -> None:
+    queue = open_queue(tmp_path, max_bytes_per_file=100, has_checksums=has_checksums)
     if has_file:
         queue.put(records(1))
     job = queue.prepare_append(chunks_of(records(*range(2, 9))))

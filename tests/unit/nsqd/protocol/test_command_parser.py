@@ -641,6 +641,18 @@ def test_release_rest_gives_up_an_incomplete_command() -> None:
 
     assert parser.release_rest() == b"PUB t\n\x00\x00\x00"
     assert list(pull(parser)) == []
+    assert parser.release_rest() == b""
+
+
+def test_release_rest_gives_up_the_parts_of_a_large_body() -> None:
+    parser = make_parser()
+    parts = [b"PUB t\n" + (90).to_bytes(4, "big") + b"a", b"b" * 30, b"c" * 30]
+    for part in parts:
+        parser.feed(part)
+        list(pull(parser))
+
+    assert parser.release_rest() == b"".join(parts)
+    assert parser.release_rest() == b""
 
 
 def test_commands_stop_and_go_on_between_feeds() -> None:
