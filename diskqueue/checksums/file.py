@@ -136,18 +136,17 @@ class ChecksumFile:
                 raise
             os.rename(self.path, layout.quarantine_path(self.path))
             fd = os.open(self.path, flags, layout.FILE_MODE)
-        if self.has_rest:
-            try:
-                if os.fstat(fd).st_size > self.size_bytes:
-                    os.ftruncate(fd, self.size_bytes)
-            except OSError:
-                os.close(fd)
-                raise
-            self.has_rest = False
+        try:
+            if self.has_rest and os.fstat(fd).st_size > self.size_bytes:
+                os.ftruncate(fd, self.size_bytes)
+            if self.size_bytes < 0:
+                size = _cut_torn_tail(self.path, fd, self._seed)
+                self.size_bytes = self._last_size = self.synced_size = size
+        except OSError:
+            os.close(fd)
+            raise
+        self.has_rest = False
         self.fd = fd
-        if self.size_bytes < 0:
-            size = _cut_torn_tail(self.path, fd, self._seed)
-            self.size_bytes = self._last_size = self.synced_size = size
 
     def fork(self) -> "ChecksumFile":
         """Return the same for an append in another thread, which ends with `join`.

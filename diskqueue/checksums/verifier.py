@@ -148,14 +148,15 @@ class Verifier:
             return self._checks
         self._path = layout.checksum_path(place.path)
         try:
-            # Not to wait for the other end of a pipe.
-            self._fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            if self._fd < 0:  # not open already, without a status
+                # Not to wait for the other end of a pipe.
+                self._fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            status = os.fstat(self._fd)
         except FileNotFoundError:
             return None
         except OSError as error:
             self._tell_unreadable(error)
             return None
-        status = os.fstat(self._fd)
         self._checks = SegmentChecks(
             self._read if stat.S_ISREG(status.st_mode) else _read_nothing,
             partial(os.pread, place.fd),

@@ -1,0 +1,169 @@
+"""Each system call of a queue fails, once or for good: no record is lost, no refused one comes.
+
+And whatever fails, the files are closed at the end.
+"""
+
+import contextlib
+import errno
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diskqueue import DiskQueue, RecordChunk, layout
+from diskqueue.tools.check import check_queue
+from tests.unit.diskqueue.queue_files import RECORD_BYTES, frame_all, numbers, payload
+
+CALLS = ("open", "dup", "pwrite", "pread", "fsync", "ftruncate", "replace", "unlink", "fstat")
+
+
+class Faults:
+    """Counts the calls of each kind, and lets one of them fail, or it and all behind it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.counts: Counter[str] = Counter()
+        self.failing = ("", 0)
+        self.is_lasting = False
+        for name in CALLS:
+            monkeypatch.setattr(os, name, self._wrap(name, getattr(os, name)))
+
+    def _wrap(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def may_fail(*arguments: Any, **options: Any) -> Any:
+            self.counts[name] += 1
+            kind, first = self.failing
+            number = self.counts[name]
+            if name == kind and (number == first or (number > first and self.is_lasting)):
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return call(*arguments, **options)
+
+        return may_fail
+
+    def begin(self, kind: str = "", first: int = 0, *, is_lasting: bool = False) -> None:
+        self.failing = (kind, first)
+        self.is_lasting = is_lasting
+        self.counts.clear()
+
+
+class Player:
+    """Puts, reads and finishes records, and knows which of them were accepted."""
+
+    def __init__(self, directory: Path, *, has_checksums: bool) -> None:
+        self.directory = directory
+        self.has_checksums = has_checksums
+        self.accepted: list[int] = []
+        self.finished: list[int] = []
+        self.queue = self.open()
+
+    def open(self) -> DiskQueue:
+        return DiskQueue(
+            *(self.directory, "t"),
+            max_bytes_per_file=3 * RECORD_BYTES,
+            holds_messages=True,
+            stores_generation=True,
+            has_checksums=self.has_checksums,
+        )
+
+    def put(self, *records: int) -> None:
+        with contextlib.suppress(OSError):
+            self.queue.append(*frame_all([payload(number) for number in records]))
+            self.accepted += records
+
+    def put_aside(self, *records: int) -> None:
+        chunk = RecordChunk(*frame_all([payload(number) for number in records]))
+        try:
+            job = self.queue.prepare_append([chunk])
+        except OSError:
+            return
+        with contextlib.suppress(OSError):
+            job.run()
+        if job.end():
+            self.accepted += records
+
+    def put_and_undo(self, *records: int) -> None:
+        with contextlib.suppress(OSError):
+            data, lengths = frame_all([payload(number) for number in records])
+            self.queue.append(data, lengths)
+            self.queue.undo_append(lengths)
+
+    def sync(self, *, with_metadata: bool = True) -> None:
+        with contextlib.suppress(OSError):
+            job = self.queue.prepare_sync(with_metadata=with_metadata)
+            if job is not None:
+                try:
+                    job.run()
+                except OSError as error:
+                    self.queue.complete_sync(job, error)
+                else:
+                    self.queue.complete_sync(job)
+
+    def finish(self, count: int) -> None:
+        with contextlib.suppress(OSError):
+            batch = self.queue.read(count, 1 << 20)
+            if batch is not None:
+                self.queue.commit(range(batch.first, batch.first + len(batch)))
+                self.finished += numbers(list(batch))
+
+    def play(self) -> None:
+        self.put(0)
+        self.put_and_undo(95)
+        self.put(1)
+        self.sync()
+        self.put(2, 3, 4, 5)
+        self.put_and_undo(90)
+        self.put_and_undo(91, 92, 93, 94)
+        self.finish(2)
+        self.sync(with_metadata=False)
+        self.put_aside(6, 7)
+        self.put_aside(8, 9, 10, 11)
+        self.sync()
+        self.finish(4)
+        self.put(12)
+        self.sync()
+        with contextlib.suppress(OSError):
+            self.queue.close()
+
+    def read_again(self) -> list[int]:
+        """Return what a later start delivers."""
+        files = layout.find_queue_files(str(self.directory), "t")
+        assert check_queue(str(self.directory), files).damage == []
+        queue = self.open()
+        found: list[int] = []
+        while (batch := queue.read(100, 1 << 20)) is not None:
+            found += numbers(list(batch))
+        queue.close()
+        return found
+
+
+@pytest.fixture
+def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
+    return Faults(monkeypatch)
+
+
+@pytest.mark.usefixtures("closes_files")
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("is_lasting", [False, True])
+@pytest.mark.parametrize("has_checksums", [False, True])
+def test_a_call_that_fails_costs_no_record(
+    tmp_path: Path, faults: Faults, name: str, *, is_lasting: bool, has_checksums: bool
+) -> None:
+    (tmp_path / "0").mkdir()
+    Player(tmp_path / "0", has_checksums=has_checksums).play()
+    assert faults.counts[name] or (name == "fstat" and not has_checksums)
+
+    for number in range(1, faults.counts[name] + 1):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        faults.begin()
+        player = Player(directory, has_checksums=has_checksums)
+        faults.begin(name, number, is_lasting=is_lasting)
+
+        player.play()
+
+        faults.begin()
+        found = player.read_again()
+        accepted = set(player.accepted)
+        assert found == sorted(found), number
+        assert accepted - set(player.finished) <= set(found) <= accepted, number
