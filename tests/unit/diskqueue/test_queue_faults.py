@@ -4,47 +4,16 @@ And whatever fails, the files are closed at the end.
 """
 
 import contextlib
-import errno
-import os
-from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from diskqueue import DiskQueue, RecordChunk, layout
 from diskqueue.tools.check import check_queue
+from tests.support.call_faults import CallFaults
 from tests.unit.diskqueue.queue_files import RECORD_BYTES, frame_all, numbers, payload
 
 CALLS = ("open", "dup", "pwrite", "pread", "fsync", "ftruncate", "replace", "unlink", "fstat")
-
-
-class Faults:
-    """Counts the calls of each kind, and lets one of them fail, or it and all behind it."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.counts: Counter[str] = Counter()
-        self.failing = ("", 0)
-        self.is_lasting = False
-        for name in CALLS:
-            monkeypatch.setattr(os, name, self._wrap(name, getattr(os, name)))
-
-    def _wrap(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def may_fail(*arguments: Any, **options: Any) -> Any:
-            self.counts[name] += 1
-            kind, first = self.failing
-            number = self.counts[name]
-            if name == kind and (number == first or (number > first and self.is_lasting)):
-                raise OSError(errno.EIO, os.strerror(errno.EIO))
-            return call(*arguments, **options)
-
-        return may_fail
-
-    def begin(self, kind: str = "", first: int = 0, *, is_lasting: bool = False) -> None:
-        self.failing = (kind, first)
-        self.is_lasting = is_lasting
-        self.counts.clear()
 
 
 class Player:
@@ -138,8 +107,8 @@ class Player:
 
 
 @pytest.fixture
-def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
-    return Faults(monkeypatch)
+def faults(monkeypatch: pytest.MonkeyPatch) -> CallFaults:
+    return CallFaults(monkeypatch, CALLS)
 
 
 @pytest.mark.usefixtures("closes_files")
@@ -147,7 +116,7 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
 @pytest.mark.parametrize("is_lasting", [False, True])
 @pytest.mark.parametrize("has_checksums", [False, True])
 def test_a_call_that_fails_costs_no_record(
-    tmp_path: Path, faults: Faults, name: str, *, is_lasting: bool, has_checksums: bool
+    tmp_path: Path, faults: CallFaults, name: str, *, is_lasting: bool, has_checksums: bool
 ) -> None:
     (tmp_path / "0").mkdir()
     Player(tmp_path / "0", has_checksums=has_checksums).play()
