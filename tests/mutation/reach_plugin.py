@@ -1,9 +1,10 @@
-"""A plugin of pytest that notes for coverage which test runs, and how long each takes."""
+"""A plugin of pytest that notes for coverage which test runs, and how long each takes that passes."""
 
 import json
 import os
 from collections import defaultdict
 from collections.abc import Generator
+from math import isfinite
 from pathlib import Path
 
 import coverage
@@ -25,8 +26,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    _durations[report.nodeid] += report.duration
+    _durations[report.nodeid] += report.duration if report.passed else float("inf")
 
 
 def pytest_sessionfinish() -> None:
-    Path(os.environ[DURATIONS_VARIABLE]).write_text(json.dumps(_durations))
+    passed = {test: duration for test, duration in _durations.items() if isfinite(duration)}
+    Path(os.environ[DURATIONS_VARIABLE]).write_text(json.dumps(passed))
