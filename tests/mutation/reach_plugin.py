@@ -1,4 +1,4 @@
-"""A plugin of pytest that notes for coverage which test runs, and how long each takes that passes."""
+"""A plugin of pytest that notes for coverage which test runs, and how long it takes to pass."""
 
 import json
 import os

@@ -591,3 +591,18 @@ def test_a_block_that_ends_at_the_read_position_is_none_of_the_evidence(tmp_path
 
     assert found is not None
     assert (found.doubts, found.blocks) == ([], blocks[1:])
+
+
+def reseal(content: bytes) -> bytes:
+    """Give a file the checksum of what it holds."""
+    return content[:-4] + struct.pack(">I", zlib.crc32(content[:-4]))
+
+
+@pytest.mark.parametrize(("index", "reason"), [(0, "begin"), (11, "version")])
+def test_whole_file_of_another_kind_is_none(tmp_path: Path, index: int, reason: str) -> None:
+    leave_unfinished(tmp_path, 6, [0, 3])
+    content = sidecar_path(tmp_path).read_bytes()
+    assert reseal(content) == content
+
+    with pytest.raises(CorruptSidecarError, match=reason):
+        sidecar.decode(reseal(flip(content, index)))

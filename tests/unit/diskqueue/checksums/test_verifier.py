@@ -8,11 +8,15 @@ from pathlib import Path
 import pytest
 
 from diskqueue import DiskQueue, RecordChunk
+from diskqueue.checksums.file import ChecksumFile
 from diskqueue.checksums.verifier import ChecksumFailures
 from tests.unit.diskqueue.queue_files import (
     NAME,
+    RECORD_BYTES,
+    damaged_records,
     frame_all,
     framed,
+    numbers,
     payload,
     read_metadata,
     segment_path,
@@ -308,3 +312,21 @@ def test_checksums_that_only_note_a_doubt_go_with_their_segment(tmp_path: Path) 
 
     assert not segment_path(tmp_path, 0).exists()
     assert not segment_path(tmp_path, 0).with_suffix(".crc").exists()
+
+
+@pytest.mark.parametrize("holds_messages", [False, True])
+def test_reading_goes_on_at_the_next_checksum_behind_records_without_one(
+    tmp_path: Path, *, holds_messages: bool
+) -> None:
+    path = write_segment(tmp_path, 0, damaged_records())
+    checksums = ChecksumFile(str(path), NAME, 0)
+    checksums.open(is_new=True)
+    checksums.append(0, *frame_all([payload(0), payload(1)]))
+    checksums.append(3 * RECORD_BYTES, *frame_all([payload(3), payload(4)]))
+    checksums.close()
+    (tmp_path / "t.diskqueue.meta.dat").write_text(f"5\n0,0\n0,{5 * RECORD_BYTES}\n")
+
+    queue = DiskQueue(tmp_path, NAME, has_checksums=True, holds_messages=holds_messages)
+
+    assert numbers(drain(queue)) == [0, 1, 3, 4]
+    queue.close()

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from nsqd.api.move import Move
+from nsqd.api.move import Move, find_origins
 from nsqd.broker.move import MoveSource, MoveTarget
 from nsqd.broker.queue.batch import Piece
 from nsqd.broker.queue.message_queue import MessageQueue
 from nsqd.broker.queue.receipt import Receipt
+from nsqd.config.limits import Limits
 from tests.support.broker_rig import BrokerRig
 
 BODIES = [b"%d" % number for number in range(10)]
@@ -110,3 +111,32 @@ async def test_move_keeps_what_has_no_target_and_moves_the_rest(tmp_path: Path) 
         *BODIES[:4],
         *BODIES[6:],
     ]
+
+
+def test_each_dead_letter_has_its_own_origin(tmp_path: Path) -> None:
+    limits = Limits(max_attempts=1, dead_letter_topic_suffix=".dead")
+    rig = BrokerRig(tmp_path, limits=limits)
+    for name in ("a", "b"):
+        client = rig.client(name)
+        rig.publish(name.encode())
+        for delivery in client.take():
+            client.requeue(delivery.message_id)
+        rig.advance(5)
+        client.leave()
+    rig.publish(b"other", topic="t.dead")
+    dead = rig.topic("t.dead")
+    ids = [message[0] for message, _ in dead.queue.iter_loaded()]
+    unknown = ids[-1]
+
+    def names(found: list[MoveTarget | str]) -> list[str]:
+        return [
+            it if isinstance(it, str) else it.channel.name if it.channel else "" for it in found
+        ]
+
+    known = names(find_origins(rig.broker, dead, ids[:-1]))
+    assert set(known) == {"a", "b"}
+    found = names(find_origins(rig.broker, dead, [unknown, *ids]))
+    assert found == ["ORIGIN_UNKNOWN", *known, "ORIGIN_UNKNOWN"]
+    rig.topic().delete_channel("a")
+    found = names(find_origins(rig.broker, dead, ids[:-1]))
+    assert found == ["CHANNEL_NOT_FOUND t:a" if name == "a" else name for name in known]

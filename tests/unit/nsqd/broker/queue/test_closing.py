@@ -176,3 +176,28 @@ def test_a_file_system_that_failed_once_is_not_believed_again(directory: Path) -
 
     assert [file_system.sync() for _ in range(3)] == [True, False, False]
     assert next(results) == 0
+
+
+def test_a_queue_that_finds_no_descriptor_is_told_and_closed_with_the_others(
+    directory: Path, one_by_one: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues = make_queues(directory)
+    prepare_sync = DiskQueue.prepare_sync
+
+    def refuse(queue: DiskQueue, **options: bool) -> object:
+        if queue.name == "new":
+            raise OSError(errno.EMFILE, "Too many open files")
+        return prepare_sync(queue, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DiskQueue, "prepare_sync", refuse)
+        [error] = close_together(queues, FakeFileSystem(directory), run_in_turn)
+
+    assert error.errno == errno.EMFILE
+    files = read_files(directory)
+    assert {name: data for name, data in files.items() if not name.startswith("new.")} == {
+        name: data for name, data in one_by_one.items() if not name.startswith("new.")
+    }
+    again = DiskQueue(directory, "new", max_bytes_per_file=200)
+    assert again.depth == 50
+    again.close()
