@@ -231,3 +231,12 @@ def test_records_of_any_shape_are_believed_if_three_follow_one_another(
     chain = [record[4:] for record in content[4 : 4 + chain_count]]
 
     assert [each in kept(b"".join(content)) for each in chain] == [are_found] * chain_count
+
+
+@pytest.mark.parametrize(("length", "is_doubtful"), [(1000, False), (1001, True)])
+def test_a_record_before_a_part_of_the_largest_one_is_good(length: int, is_doubtful: bool) -> None:  # noqa: FBT001
+    part = struct.pack(">i", length) + payload(1)
+
+    first = next(iter(find_spans(framed(payload(0)) + part, 1000)))
+
+    assert first == Span(0, RECORD_BYTES, is_kept=True, is_doubtful=is_doubtful)
