@@ -17,6 +17,8 @@ class CallFaults:
         self.counts: Counter[str] = Counter()
         self.failing = ("", 0)
         self.is_lasting = False
+        # No test of faults cuts the power, and fsyncs would take most of the time.
+        monkeypatch.setattr(os, "fsync", lambda _fd: None)
         for name in names:
             monkeypatch.setattr(os, name, self._wrap(name, getattr(os, name)))
 
