@@ -606,3 +606,50 @@ def test_whole_file_of_another_kind_is_none(tmp_path: Path, index: int, reason: 
 
     with pytest.raises(CorruptSidecarError, match=reason):
         sidecar.decode(reseal(flip(content, index)))
+
+
+COUNTS = struct.Struct(">QQIII")
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (COUNTS.pack(0, 0, 0, 1, 0) + struct.pack(">QQ", 5, 3), "gaps"),
+        (COUNTS.pack(0, 0, 0, 2, 0) + struct.pack(">4Q", 5, 6, 1, 2), "gaps"),
+        (COUNTS.pack(0, 0, 0, 0, 0) + b"more", "counts"),
+        (COUNTS.pack(0, 0, 0, 1, 0), "counts"),
+        (COUNTS.pack(0, 0, 0, 0, 1), "counts"),
+        (COUNTS.pack(layout.MAX_NUMBER + 1, 0, 0, 0, 0), "numbers"),
+        (COUNTS.pack(0, layout.MAX_NUMBER + 1, 0, 0, 0), "numbers"),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused(body: bytes, reason: str) -> None:
+    with pytest.raises(CorruptSidecarError, match=reason):
+        sidecar.decode(sidecar.encode(Position(0, 0), body))
+
+
+def test_the_largest_numbers_are_taken() -> None:
+    largest = layout.MAX_NUMBER
+    body = COUNTS.pack(largest, largest, 7, 0, 0)
+
+    found = sidecar.decode(sidecar.encode(Position(largest, largest), body))
+
+    assert (found.previous, found.read) == (Position(largest, largest),) * 2
+    with pytest.raises(CorruptSidecarError, match="numbers"):
+        sidecar.decode(sidecar.encode(Position(0, largest + 1), body))
+
+
+@given(
+    gap_count=st.integers(0, 2),
+    block_count=st.integers(0, 2),
+    rest=st.binary(max_size=120),
+)
+def test_any_content_is_decoded_or_refused(gap_count: int, block_count: int, rest: bytes) -> None:
+    body = COUNTS.pack(3, 100, 7, gap_count, block_count) + rest
+
+    try:
+        found = sidecar.decode(sidecar.encode(Position(0, 0), body))
+    except CorruptSidecarError:
+        return
+
+    assert len(found.blocks) == block_count

@@ -23,8 +23,12 @@ from tests.unit.diskqueue.queue_files import (
 )
 
 
-def open_queue(directory: Path, max_bytes_per_file: int = 3 * RECORD_BYTES) -> DiskQueue:
-    return DiskQueue(directory, "t", max_bytes_per_file=max_bytes_per_file)
+def open_queue(
+    directory: Path, max_bytes_per_file: int = 3 * RECORD_BYTES, *, has_checksums: bool = False
+) -> DiskQueue:
+    return DiskQueue(
+        directory, "t", max_bytes_per_file=max_bytes_per_file, has_checksums=has_checksums
+    )
 
 
 def open_fd_count() -> int:
@@ -35,6 +39,7 @@ def fail(*arguments: object) -> None:
     raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
+@pytest.mark.parametrize("has_checksums", [False, True])
 @pytest.mark.parametrize("is_advanced", [False, True])
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 9])
 @pytest.mark.parametrize("before", [0, 1, 2, 3, 4])
@@ -42,9 +47,11 @@ def test_undone_append_leaves_no_trace(
     tmp_path: Path,
     before: int,
     count: int,
-    is_advanced: bool,  # noqa: FBT001
+    *,
+    is_advanced: bool,
+    has_checksums: bool,
 ) -> None:
-    queue = open_queue(tmp_path)
+    queue = open_queue(tmp_path, has_checksums=has_checksums)
     queue.put([payload(number) for number in range(before)])
     if is_advanced:
         drain(queue)
