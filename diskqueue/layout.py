@@ -193,6 +193,11 @@ def split_queue_name(name: str) -> tuple[str, str | None]:
     return (topic, channel) if separator else (topic, None)
 
 
+def join_queue_name(topic: str, channel: str | None) -> str:
+    """Return the name of a channel's queue, or of a topic's own one without a channel."""
+    return topic if channel is None else f"{topic}:{channel}"
+
+
 def parse_segment_name(file_name: str) -> tuple[str, int] | None:
     """Return the queue name and number if this names a segment in use, else None."""
     match = _FILE_NAME.fullmatch(file_name)

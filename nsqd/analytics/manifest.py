@@ -168,6 +168,7 @@ def _describe_queue(
         "channel": None if channel is None else channel.name,
         "generation": generation,
         "counts": counts,
+        "waiting_bytes": queue.waiting_bytes,
     }
     if not isinstance(queue.backend, DiskBackend):
         nowhere = (0, 0)

@@ -80,11 +80,8 @@ def look_at(queues: Iterable[Queue]) -> Look:
     """Count the messages of queues by the figures that nsqd keeps, without reading them."""
     counts: dict[QueueKey, int] = {}
     for queue in queues:
-        count = sum(queue.counts.values())
-        if not queue.counts and queue.metadata is not None:
-            count = queue.metadata.depth
         key = queue.topic, queue.channel
-        counts[key] = counts.get(key, 0) + count
+        counts[key] = counts.get(key, 0) + (queue.unfinished_count or 0)
     return Look(datetime.now(UTC), counts)
 
 

@@ -4,9 +4,10 @@ A batch read and a job take an inventory first. A topic that does not exist is a
 for both; a stream waits for it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
+from diskqueue.layout import join_queue_name
 from spark_jobs.read.files.catalog import find_directories, find_queues
 from spark_jobs.read.files.nsqd_dat import QueueName, describe_unseen, read_known_queues
 from spark_jobs.read.fleet.lookup import find_nodes
@@ -50,7 +51,7 @@ def take_inventory(options: ReadOptions) -> Inventory:
     """
     found = _look(options)
     if not options.allows_missing:
-        _check_names(options, found)
+        check_names(options, found.names)
     return found
 
 
@@ -88,10 +89,15 @@ def _is_in(queue: Queue, directory: str) -> bool:
     return queue.directory == directory and bool(queue.sizes)
 
 
-def _check_names(options: ReadOptions, found: Inventory) -> None:
-    """Refuse names that nothing has; a pattern may describe nothing."""
-    channels = {channel for _, channel in found.names}
-    missing = [f"topic={name}" for name in options.exact_topics if name not in found.topics]
+def check_names(options: ReadOptions, names: Collection[QueueName]) -> None:
+    """Refuse names that nothing has; a pattern may describe nothing.
+
+    Raises:
+        NoSuchQueueError: a topic or channel does not exist.
+    """
+    topics = {topic for topic, _ in names}
+    channels = {channel for _, channel in names}
+    missing = [f"topic={name}" for name in options.exact_topics if name not in topics]
     missing += [f"channel={name}" for name in options.exact_channels if name not in channels]
     if missing:
         _refuse(options, " ".join(missing))
@@ -131,7 +137,7 @@ def _find_names(options: ReadOptions) -> Iterable[QueueName]:
 
 
 def _join(names: Iterable[QueueName]) -> str:
-    texts = sorted(topic if channel is None else f"{topic}:{channel}" for topic, channel in names)
+    texts = sorted(join_queue_name(topic, channel) for topic, channel in names)
     more = len(texts) - _MAX_SHOWN_NAMES
     return (", ".join(texts[:_MAX_SHOWN_NAMES]) or "none") + (
         f" and {more} more" if more > 0 else ""

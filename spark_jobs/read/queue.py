@@ -29,6 +29,9 @@ class FinishedRecords:
     gaps: tuple[range, ...] = ()
     # Newer than the metadata's if a crash came between the two files.
     read: tuple[int, int] = (0, 0)
+    # Of the records within the bounds.
+    record_count: int = 0
+    byte_count: int = 0
 
 
 NOTHING_FINISHED = FinishedRecords()
@@ -91,6 +94,8 @@ class Queue:
     first_ns: dict[int, int] = field(default_factory=dict)
     # Messages by place (disk, memory, in_flight, deferred), as the node counts them.
     counts: dict[str, int] = field(default_factory=dict)
+    # The size of messages that wait in memory and on disk, as the node tells it.
+    waiting_bytes: int | None = None
     # Of a snapshot: its lease and moment, the messages in memory, the due times of records on disk,
     # and segments that are in the books only.
     lease: str = ""
@@ -115,6 +120,26 @@ class Queue:
     def is_remote(self) -> bool:
         """Whether a running nsqd serves its files."""
         return self.directory.startswith(("http://", "https://"))
+
+    @property
+    def unfinished_count(self) -> int | None:
+        """How many messages nobody has finished, of all places that are seen; None: not known."""
+        if self.counts:
+            return sum(self.counts.values())
+        if self.metadata is None:
+            return None
+        # The metadata counts all records behind the read position.
+        return self.metadata.depth - self.finished.record_count
+
+    @property
+    def unfinished_bytes(self) -> int | None:
+        """How large they are: of a node those that wait, in a directory those on disk."""
+        if self.waiting_bytes is not None:
+            return self.waiting_bytes
+        if self.metadata is None:
+            return None
+        ranges = self.ranges(ReadOptions(()))
+        return sum(each.end - each.start for each in ranges) - self.finished.byte_count
 
     def file_name(self, number: int) -> str:
         """Return the name of a segment's file."""

@@ -187,9 +187,44 @@ def test_commands_without_spark(fleet: Fleet, capsys: pytest.CaptureFixture[str]
     assert (mail["messages"], mail["in_flight"]) == (9997, 5)
     # Deferred messages may be in memory or on disk.
     assert mail["memory"] + mail["disk"] + mail["deferred"] == 9992
+    assert mail["lag"] == 9997
+    assert rows[None]["lag"] == rows[None]["lag_bytes"] == 0
 
     assert main(["queues", "--lookupd", fleet.lookupd.http_address]) == 0
     assert "2 nodes, 4 queues, 19,994 messages" in capsys.readouterr().out
+
+
+def test_the_lag_of_queues(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Messages of any place that no consumer has finished, and those the topic still has."""
+    flags = ("--mem-queue-size=4", "--msg-timeout=14m", "--max-heartbeat-interval=1h")
+    with DaemonProcess(tmp_path, *flags) as node:
+        create(node, "t", "c")
+        node.request("POST", "/mpub?topic=t", b"\n".join([b"10 bytes.."] * 10))
+        node.request("POST", "/pub?topic=t&defer=900000", b"later")
+        consumer = Consumer(node, "t", "c", 3)
+        consumer.finish(1)
+        node.wait_for_channel("t", "c", in_flight_count=2)
+        node.request("POST", "/topic/pause?topic=t")
+        node.request("POST", "/mpub?topic=t", b"\n".join([b"10 bytes.."] * 5))
+
+        both = f"{node.http_address},localhost:{node.http_address.rpartition(':')[2]}"
+        assert main(["queues", "--nsqd", both, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert main(["queues", "--nsqd", node.http_address, "--channel", "c", "--json"]) == 0
+        [chosen] = json.loads(capsys.readouterr().out)["queues"]
+        assert main(["queues", "--nsqd", node.http_address, "--topic", "nosuch"]) == 1
+        assert "matches topic=nosuch; there are: t, t:c" in capsys.readouterr().err
+        consumer.close()
+
+    # The node was asked under two addresses, and is one.
+    assert (found["nodes"], len(found["queues"])) == ([node.http_address], 2)
+    rows = {row["channel"]: row for row in found["queues"]}
+    own, channel = rows[None], rows["c"]
+    assert chosen == channel
+    assert (own["messages"], own["lag"], own["lag_bytes"]) == (5, 5, 5 * 40)
+    assert (channel["messages"], channel["lag"]) == (10, 15)
+    # Of those in flight and deferred nsqd keeps no sizes, unless they are on disk.
+    assert channel["lag_bytes"] - own["lag_bytes"] in (7 * 40, 7 * 40 + 35)
 
 
 def test_a_selection_is_made_by_the_nodes(fleet: Fleet) -> None:

@@ -229,6 +229,8 @@ async def test_the_manifest(small: RunningDaemon, http: HttpClient) -> None:
     [queue] = reply.json()["queues"]
     assert queue["counts"]["in_flight"] == 1
     assert sum(queue["counts"].values()) == 500
+    # Records have 30 bytes and the digits of their number; the first is in flight.
+    assert queue["waiting_bytes"] == 499 * 30 + 9 + 90 * 2 + 400 * 3
     assert queue["read"] <= queue["unread"] <= queue["write"]
     assert queue["synced"] <= queue["write"]
     assert queue["write"] == [queue["segments"][-1]["number"], queue["segments"][-1]["end"]]

@@ -288,14 +288,21 @@ def _read_finished_records(
         return NOTHING_FINISHED
     for doubt in evidence.doubts:
         _logger.warning("finished records not believed path=%s/%s %s", path, name, doubt)
+    found = evidence.find_records()
     bounds = {
         segment: np.array([entry[:2] for entry in records], np.int64).tobytes()
-        for segment, records in evidence.find_records().items()
+        for segment, records in found.items()
         if records
     }
     gaps = tuple(range(gap.start, gap.end) for gap in evidence.gaps)
     number, offset = evidence.read
-    return FinishedRecords(bounds, gaps, (number, offset))
+    return FinishedRecords(
+        bounds,
+        gaps,
+        (number, offset),
+        record_count=sum(records.count for records in found.values()),
+        byte_count=sum(records.width for records in found.values()),
+    )
 
 
 def _queue_name(file_name: str) -> str | None:

@@ -9,6 +9,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from diskqueue.layout import join_queue_name
 from spark_jobs.read.files.directory import Directory
 
 _FILE_NAME = "nsqd.dat"
@@ -83,9 +84,7 @@ def describe_unseen(known: KnownQueues, on_disk: set[QueueName]) -> str | None:
     # Messages of a topic with channels are in these.
     topics = {topic for topic, channel in known.names if channel is not None}
     waiting = {name for name in known.names if name[1] is not None or name[0] not in topics}
-    absent = sorted(
-        (topic if channel is None else f"{topic}:{channel}") for topic, channel in waiting - on_disk
-    )
+    absent = sorted(join_queue_name(topic, channel) for topic, channel in waiting - on_disk)
     shown = ", ".join(absent[:_SHOWN_NAMES]) + (", ..." if len(absent) > _SHOWN_NAMES else "")
     figure = f"{len(absent)} of {len(waiting)} queues of its nsqd.dat have nothing on disk"
     listed = f"; {figure} ({shown})" if absent else ""

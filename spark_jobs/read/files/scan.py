@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from diskqueue.layout import join_queue_name
 from diskqueue.salvage import find_spans
 from diskqueue.segment import PREFIX, PREFIX_BYTES, Damage, RecordLimits, find_damage
 from spark_jobs.object_store import AMBIENT, StoreSettings
@@ -85,8 +86,7 @@ class SegmentSlice:
     @property
     def queue_name(self) -> str:
         """The name of the queue, as in the names of its files."""
-        topic, channel = self.constants.topic, self.constants.channel
-        return topic if channel is None else f"{topic}:{channel}"
+        return join_queue_name(self.constants.topic, self.constants.channel)
 
 
 @dataclass(frozen=True)

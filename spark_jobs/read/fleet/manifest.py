@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from diskqueue.layout import Metadata
+from diskqueue.layout import Metadata, join_queue_name
 from spark_jobs.read.fleet.client import NodeClient, NodeError, find_client
 from spark_jobs.read.fleet.options import FleetOptions
 from spark_jobs.read.queue import Queue
@@ -43,13 +43,13 @@ class Manifest:
         return [self._queue(node, entry) for entry in self.document["queues"]]
 
     def _queue(self, node: str, entry: Mapping[str, Any]) -> Queue:
-        topic, channel = entry["topic"], entry["channel"]
-        queue = Queue(node, self.url, topic if channel is None else f"{topic}:{channel}")
+        queue = Queue(node, self.url, join_queue_name(entry["topic"], entry["channel"]))
         queue.node_id = self.node_id
         queue.generation = entry["generation"]
         queue.counts = dict(entry["counts"])
         queue.metadata = Metadata(queue.counts.get("disk", 0), *entry["read"], *entry["synced"])
-        # An nsqd of before this was written down does not tell it.
+        # An nsqd of before these were written down does not tell them.
+        queue.waiting_bytes = entry.get("waiting_bytes")
         if (deleted := entry.get("last_deleted")) is not None:
             queue.last_deleted = deleted[0], deleted[1]
         for each in entry["segments"]:

@@ -16,6 +16,7 @@ from urllib.parse import urlencode
 
 import numpy as np
 
+from diskqueue.layout import join_queue_name
 from spark_jobs.read.fleet.client import NodeError, find_client
 from spark_jobs.read.fleet.leases import Lease, LeaseKeeper, format_lease, release
 from spark_jobs.read.fleet.lookup import find_nodes
@@ -181,7 +182,7 @@ def _queues_of(url: str, document: Mapping[str, Any], options: ReadOptions) -> I
     for entry in document["queues"]:
         topic, channel = entry["topic"], entry["channel"]
         if options.selects(topic, channel):
-            name = topic if channel is None else f"{topic}:{channel}"
+            name = join_queue_name(topic, channel)
             queue = Queue(node, url, name, lease=document["lease"]["id"])
             _fill(queue, document, entry)
             yield queue

@@ -70,6 +70,8 @@ def test_queue_names_are_split_into_topic_and_channel() -> None:
     assert layout.split_queue_name("orders") == ("orders", None)
     assert layout.split_queue_name("orders:billing") == ("orders", "billing")
     assert layout.split_queue_name("t#ephemeral:c.1") == ("t#ephemeral", "c.1")
+    assert layout.join_queue_name("orders", None) == "orders"
+    assert layout.join_queue_name("t#ephemeral", "c.1") == "t#ephemeral:c.1"
 
 
 def test_segment_names_are_recognised() -> None:
