@@ -224,6 +224,18 @@ def decode(data: bytes, offset: int, seed: int) -> tuple[Entry, int] | None:
     return entry, end
 
 
+def move(data: bytes, seed: int, new_seed: int) -> bytes:
+    """Return the entries of a segment for a copy of it with another name or number.
+
+    Bytes that are no entry prove nothing about the segment, nor would they about the copy.
+    """
+    moved: list[bytes] = []
+    for start, end, _ in iter_entries(data, seed, is_last=True):
+        entry = data[start : end - _crc.size]
+        moved += (entry, _crc.pack(crc32(entry, new_seed)))
+    return b"".join(moved)
+
+
 def iter_entries(data: bytes, seed: int, *, is_last: bool) -> Iterator[tuple[int, int, Entry]]:
     """Yield where each entry begins and ends, and the entry; bytes between them are damaged.
 

@@ -104,7 +104,7 @@ def _verify(shipment: Shipment, progress: Progress) -> None:
     for text in wrong:
         print(text)
     if wrong:
-        raise JobError(f"{plural(len(wrong), 'segment')} not as shipped")
+        raise JobError(f"{plural(len(wrong), 'file')} not as shipped")
     progress.step("all that has arrived is as it was shipped")
 
 

@@ -9,6 +9,7 @@ have arrived: `base` is added to their numbers, so the history of a name is one 
 """
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 
 from diskqueue import layout
@@ -34,6 +35,9 @@ class Shipped:
     message_count: int
     first_ns: int | None
     last_ns: int | None
+    # Of its checksum file; none for a segment that has no such file.
+    checksum_bytes: int = 0
+    checksum_sha256: str = ""
 
 
 @dataclass(slots=True)
@@ -77,8 +81,15 @@ class Ledger:
 
     def find_wrong(self, sizes: dict[str, int]) -> list[str]:
         """Return the files that are missing or have another size than the copied one."""
-        names = ((self.file_name(each.number), each.byte_count) for each in self.segments)
-        return [name for name, size in names if sizes.get(name) != size]
+        return [name for name, size, _ in self.files() if sizes.get(name) != size]
+
+    def files(self) -> Iterator[tuple[str, int, str]]:
+        """Give the name, size and SHA-256 of each file: segments, and their checksum files."""
+        for each in self.segments:
+            name = self.file_name(each.number)
+            yield name, each.byte_count, each.sha256
+            if each.checksum_sha256:
+                yield layout.checksum_path(name), each.checksum_bytes, each.checksum_sha256
 
     def file_name(self, number: int) -> str:
         """Return the name of a segment where it has arrived."""

@@ -1,6 +1,6 @@
 """Shipment: one pass over the archive of a node, to a directory or an object store.
 
-    segment -> (whole, its size compared) -> ledger -> metadata -> readers
+    checksums -> segment -> (whole, sizes compared) -> ledger -> metadata -> readers
 
 The target is a data directory with nothing but an archive: `from=archive` reads it, and a stream
 that followed the node's own archive goes on there with its checkpoint. Nothing is written to the
@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from diskqueue import layout
+from diskqueue.checksums.entries import make_seed, move
+from diskqueue.checksums.marks import have_same_mark, mark
 from spark_jobs.pace import Pace
 from spark_jobs.read.files.catalog import (
     ARCHIVE_DIRECTORY,
@@ -24,6 +26,7 @@ from spark_jobs.read.files.catalog import (
     find_queues,
     read_generation,
 )
+from spark_jobs.read.files.checksums import MAX_CHECKSUM_BYTES
 from spark_jobs.read.files.directory import OutputDirectory
 from spark_jobs.read.options import ReadOptions
 from spark_jobs.read.queue import Queue
@@ -101,7 +104,7 @@ class Shipment:
         return passed
 
     def verify(self) -> Iterator[str]:
-        """Read all that has arrived, and yield a sentence about each segment that is not as sent.
+        """Read all that has arrived, and yield a sentence about each file that is not as sent.
 
         Raises:
             OSError: a file cannot be read.
@@ -110,8 +113,7 @@ class Shipment:
         directory = self._target.reading().child(ARCHIVE_DIRECTORY)
         for topic in sorted(filter(None, map(topic_of_ledger, arrived))):
             ledger = self._read_ledger(topic, arrived)
-            for each in ledger.segments:
-                name = ledger.file_name(each.number)
+            for name, _, sha256 in ledger.files():
                 if name not in arrived:
                     yield f"{name} is missing"
                     continue
@@ -120,7 +122,7 @@ class Shipment:
                     while data := file.read(_CHUNK_BYTES):
                         self._pace.wait(len(data))
                         digest.update(data)
-                if digest.hexdigest() != each.sha256:
+                if digest.hexdigest() != sha256:
                     yield f"{name} is not what was copied"
 
     @contextlib.contextmanager
@@ -172,7 +174,7 @@ class Shipment:
         wrong = ledger.find_wrong(arrived)
         if wrong:
             passed.warnings.append(
-                f"{len(wrong)} segments that had arrived are missing or changed: {wrong[0]}, ..."
+                f"{len(wrong)} files that had arrived are missing or changed: {wrong[0]}, ..."
             )
         numbers = _finished(queue)
         if not numbers or queue.generation is None:
@@ -198,9 +200,9 @@ class Shipment:
                 break  # deleted or made anew meanwhile; the next pass lists it again
             ledger.add(shipped)
             is_changed = True
-            uncommitted_bytes += shipped.byte_count
+            uncommitted_bytes += shipped.byte_count + shipped.checksum_bytes
             passed.segment_count += 1
-            passed.byte_count += shipped.byte_count
+            passed.byte_count += shipped.byte_count + shipped.checksum_bytes
             passed.message_count += shipped.message_count
             is_due = self._clock() - committed_s >= _COMMIT_S
             if is_due or uncommitted_bytes >= _COMMIT_BYTES:
@@ -210,12 +212,14 @@ class Shipment:
             self._commit(ledger)
 
     def _copy(self, queue: Queue, number: int, ledger: Ledger) -> Shipped | None:
-        """Copy one segment; None if it is not there any more."""
+        """Copy one segment and its checksum file; None if it is not there any more."""
         size = queue.sizes[number]
         assert queue.generation is not None
         arrives_as = number + ledger.base
         tally = RecordTally()
         digest = hashlib.sha256()
+        # nsqd removes a segment before its checksums: one that is still there later, had all.
+        checksums = self._read_checksums(queue, number, arrives_as)
         try:
             file = self._archive.open_file(queue.file_name(number))
         except FileNotFoundError:
@@ -233,16 +237,41 @@ class Shipment:
                     yield data
 
             name = f"{ARCHIVE_DIRECTORY}/{ledger.file_name(arrives_as)}"
+            if checksums:
+                self._pace.wait(len(checksums))
+                self._target.write_chunks(layout.checksum_path(name), [checksums])
             written = self._target.write_chunks(name, chunks())
         if written != size:
             raise ShipmentError(
                 f"{queue.file_name(number)} has {written} bytes, and had {size}: nsqd does not"
                 " change a finished segment; the copy is not used"
             )
+        if checksums:
+            self._mark(queue.file_name(number), ledger.file_name(arrives_as))
         return Shipped(
             *(arrives_as, queue.generation, number, written, digest.hexdigest()),
             *(tally.message_count, tally.first_ns, tally.last_ns),
+            checksum_bytes=len(checksums),
+            checksum_sha256=hashlib.sha256(checksums).hexdigest() if checksums else "",
         )
+
+    def _read_checksums(self, queue: Queue, number: int, arrives_as: int) -> bytes:
+        """Return the checksums of a segment under the number it gets; nothing if it has none."""
+        name = layout.checksum_path(queue.file_name(number))
+        content = self._archive.read_start(name, MAX_CHECKSUM_BYTES) or b""
+        if number == arrives_as:
+            return content
+        # Each entry proves of which segment it is.
+        return move(content, make_seed(queue.name, number), make_seed(queue.name, arrives_as))
+
+    def _mark(self, source_name: str, name: str) -> None:
+        """Have a local copy and its checksums know each other, if what they were copied of did."""
+        source = self._archive.find_local_path()
+        target = self._target.reading().child(ARCHIVE_DIRECTORY).find_local_path()
+        if source is not None and target is not None:
+            original, copy = f"{source}/{source_name}", f"{target}/{name}"
+            if have_same_mark(original, layout.checksum_path(original)):
+                mark(copy, layout.checksum_path(copy))
 
     def _is_told(self, ledger: Ledger) -> bool:
         """Tell whether the manifest for readers lists all that has arrived."""

@@ -44,7 +44,7 @@ def read_bodies(path: Path | str, **options: str) -> list[bytes]:
     return column
 
 
-def read_corruptions(path: Path | None, **options: str) -> list[dict[str, Any]]:
+def read_corruptions(path: Path | str | None, **options: str) -> list[dict[str, Any]]:
     """Read the table corrupt_records."""
     reader = NsqReader(parse(path, table="corrupt_records", **options), CORRUPTION_SCHEMA)
     rows: list[dict[str, Any]] = _read(reader, len(CORRUPTION_SCHEMA.fields)).to_pylist()

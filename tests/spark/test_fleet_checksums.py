@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from diskqueue.checksums.audit import audit
 from spark_jobs import snapshot
+from spark_jobs.__main__ import main
 from spark_jobs.read.files.scan import DamagedSegmentError
 from tests.spark.in_process import read_corruptions, read_table
 from tests.spark.test_fleet_stream import Query
@@ -66,6 +68,25 @@ def test_no_wrong_body_is_read(node: DaemonProcess, tmp_path: Path, origin: str)
     assert [
         (row["kind"], row["topic"], row["segment"], row["offset"], row["bytes"]) for row in rows
     ] == [("denied", "t", SEGMENT, 3 * RECORD_BYTES, RECORD_BYTES)]
+
+
+def test_history_is_shipped_with_its_checksums(node: DaemonProcess, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    assert main(["ship", str(tmp_path), "--to", str(lake)]) == 0
+    segments = sorted((lake / "archive").glob("t.diskqueue.0*.dat"))
+    assert len(segments) > SEGMENT
+    for path in segments:
+        found = audit(str(path))
+        assert found.has_file, path
+        assert (found.uncovered, found.denied, found.garbage_bytes) == ([], [], 0)
+
+    good = damage(lake / "archive")
+
+    verified = {"from": "archive", "topic": "t", "verifyChecksums": "true"}
+    bodies = read_table(lake, ("body",), **verified)["body"].to_pylist()
+    # The last segments are still at the node.
+    assert bodies == good[: len(bodies)]
+    assert [row["kind"] for row in read_corruptions(lake, **verified)] == ["denied"]
 
 
 def test_checksums_are_there_though_the_topic_is_gone(node: DaemonProcess, tmp_path: Path) -> None:

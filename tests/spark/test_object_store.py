@@ -5,13 +5,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from diskqueue.checksums.entries import encode, make_seed
 from spark_jobs import register
 from spark_jobs.__main__ import main
 from spark_jobs.jobs.growth import read_look
 from spark_jobs.jobs.report import write_report
 from spark_jobs.read.files.directory import OutputDirectory
-from tests.spark.data_dirs import messages, write_queue
-from tests.spark.in_process import parse, read_bodies, read_stream
+from tests.spark.data_dirs import content, messages, write_queue
+from tests.spark.in_process import parse, read_bodies, read_corruptions, read_stream
 from tests.spark.made_reports import made_fleet_report
 from tests.support.s3_server import KEYS, Store
 
@@ -131,6 +132,13 @@ def test_history_is_shipped_to_a_bucket_and_read_there(
     segments = [messages(0, 3), messages(3, 3), messages(6, 3)]
     write_queue(archive, "t", segments)
     (archive / "t.diskqueue.generation").write_text("1" * 32)
+    for number, records in enumerate(segments):
+        lengths = [len(each.record()) for each in records]
+        checksums = encode(make_seed("t", number), 0, content(records), lengths)
+        (archive / f"t.diskqueue.{number:06d}.crc").write_bytes(checksums)
+    # A body that is no more what it was: shipped as it is, and denied where it is read.
+    path = archive / "t.diskqueue.000001.dat"
+    path.write_bytes(path.read_bytes().replace(b"message 4", b"massage 4"))
     (tmp_path / "node" / "nsqd.node").write_text("2" * 32)
     access, secret = key_files
     flags = ["--s3-endpoint", store.endpoint]
@@ -145,6 +153,11 @@ def test_history_is_shipped_to_a_bucket_and_read_there(
     assert "2 segments shipped, 6 messages" in printed
     assert "0 segments shipped" in printed
     options = {**store.options, "from": "archive"}
-    shipped = [each.body for part in segments[:2] for each in part]
+    sent = [each.body for part in segments[:2] for each in part]
+    shipped = [each.replace(b"message 4", b"massage 4") for each in sent]
     assert read_bodies(place, **options) == shipped
     assert read_stream(place, **options)[0] == shipped
+    verified = options | {"verifyChecksums": "true"}
+    assert read_bodies(place, **verified) == sent[:4] + sent[5:]
+    [row] = read_corruptions(place, **verified)
+    assert (row["kind"], row["segment"], row["offset"]) == ("denied", 1, 50)

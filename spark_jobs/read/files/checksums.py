@@ -18,7 +18,7 @@ from spark_jobs.read.fleet.remote_file import read_checksums
 
 REASON = "the checksum is wrong"
 # Of a segment of 100 MiB with messages of one byte they are half as large as this.
-_MAX_BYTES = 256 * 1024 * 1024
+MAX_CHECKSUM_BYTES = 256 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ def find_checksums(directory: Directory, file_name: str) -> Checksums | None:
     name = layout.parse_any_segment_name(file_name)
     if name is None:
         return None
-    content = directory.read_start(layout.checksum_path(file_name), _MAX_BYTES)
+    content = directory.read_start(layout.checksum_path(file_name), MAX_CHECKSUM_BYTES)
     if content is None:
         return None
     path = directory.find_local_path()
@@ -103,7 +103,7 @@ def fetch_checksums(
     name = layout.parse_segment_name(file_name)
     if name is None:
         return None
-    found = read_checksums(url, layout.checksum_path(file_name), query, _MAX_BYTES, options)
+    found = read_checksums(url, layout.checksum_path(file_name), query, MAX_CHECKSUM_BYTES, options)
     return None if found is None else Checksums(found[0], make_seed(*name), found[1])
 
 

@@ -130,3 +130,15 @@ def test_unfinished_entry_waits_for_the_rest() -> None:
 
     assert list(entries.iter_entries(content[:-1], SEED, is_last=False)) == []
     assert list(entries.iter_entries(content[:-1], SEED, is_last=True)) == []
+
+
+def test_entries_move_to_a_copy_with_another_number() -> None:
+    data, content = encode([40, 50], start=7)
+    _, more = encode([30], start=7 + len(data))
+    other = entries.make_seed("t", 9)
+
+    moved = entries.move(content + b"damage" + more, SEED, other)
+
+    assert decode_all(moved, other) == decode_all(content + more)
+    assert decode_all(moved) == []
+    assert entries.move(content + more, SEED, SEED) == content + more

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from diskqueue.checksums.entries import encode, make_seed
+from diskqueue.checksums.marks import mark
 from spark_jobs.__main__ import main
 from spark_jobs.pace import Pace
 from spark_jobs.read.files.directory import OutputDirectory
@@ -20,8 +22,9 @@ NODE_ID = "a" * 32
 class Node:
     """An archive as nsqd leaves it: the last segment is being written."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, has_checksums: bool = False) -> None:
         self.path = path
+        self._has_checksums = has_checksums
         self.archive = path / "archive"
         self.archive.mkdir(parents=True)
         (path / "nsqd.node").write_text(f"{NODE_ID}\n")
@@ -47,12 +50,18 @@ class Node:
             self._write([])
 
     def _write(self, records: list[Message]) -> None:
-        write_segment(self.archive, "t", self._number, content(records))
+        segment = write_segment(self.archive, "t", self._number, content(records))
+        if self._has_checksums and records:
+            lengths = [len(each.record()) for each in records]
+            seed = make_seed("t", self._number)
+            segment.with_suffix(".crc").write_bytes(encode(seed, 0, content(records), lengths))
+            mark(str(segment), str(segment.with_suffix(".crc")))
         write_metadata(self.archive, "t", read=(self._first(), 0), write=(self._number, 0))
 
     def delete_oldest(self) -> None:
         number = self._first()
         (self.archive / f"t.diskqueue.{number:06d}.dat").unlink()
+        (self.archive / f"t.diskqueue.{number:06d}.crc").unlink(missing_ok=True)
         write_metadata(self.archive, "t", read=(self._first(), 0), write=(self._number, 0))
 
     def _first(self) -> int:
@@ -72,6 +81,11 @@ def ship(node: Node, target: Path, pace: Pace | None = None) -> Passed:
     place = OutputDirectory(str(target))
     options = parse(node.path, allowMissing="true", **{"from": "archive"})
     return Shipment(options, place, pace or Pace(None)).run()
+
+
+def verify(node: Node, target: Path) -> list[str]:
+    options = parse(node.path, allowMissing="true", **{"from": "archive"})
+    return list(Shipment(options, OutputDirectory(str(target)), Pace(None)).verify())
 
 
 def arrived(target: Path) -> list[bytes]:
@@ -99,10 +113,12 @@ def test_each_pass_ships_what_is_new_once(node: Node, tmp_path: Path) -> None:
     assert (target / "nsqd.node").read_text() == f"{NODE_ID}\n"
 
 
-def test_a_pass_that_was_stopped_anywhere_goes_on(node: Node, tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_checksums", [False, True])
+def test_a_pass_that_was_stopped_anywhere_goes_on(tmp_path: Path, *, has_checksums: bool) -> None:
+    node = Node(tmp_path / "node", has_checksums=has_checksums)
     target = tmp_path / "lake"
     node.finish_segments(4)
-    for stop_at in range(1, 5):
+    for stop_at in range(1, 9 if has_checksums else 5):
         chunks = []
 
         class Stopping(Pace):
@@ -116,7 +132,10 @@ def test_a_pass_that_was_stopped_anywhere_goes_on(node: Node, tmp_path: Path) ->
         assert arrived(target) == []
 
     assert ship(node, target).segment_count == 4
+    assert ship(node, target).segment_count == 0
     assert arrived(target) == node.sent
+    assert len(list((target / "archive").glob("*.crc"))) == (4 if has_checksums else 0)
+    assert verify(node, target) == []
 
 
 def test_a_stop_between_ledger_and_metadata(node: Node, tmp_path: Path) -> None:
@@ -229,3 +248,108 @@ def test_the_command(node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "t.diskqueue.000001.dat is not what was copied" in printed.out
     assert "--rate is a size such as 64m" in printed.err
     assert "no such data directory" in printed.err
+
+
+VERIFIED = {"from": "archive", "verifyChecksums": "true"}
+
+
+def change_a_body(target: Path, number: int) -> bytes:
+    """Change the body of the second of five messages; return it as it was."""
+    path = target / f"archive/t.diskqueue.{number:06d}.dat"
+    data = path.read_bytes()
+    position = 2 * len(data) // 5 - 1
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(bytes([data[position] ^ 1]))
+    return data[position - 19 : position + 1]
+
+
+def test_shipped_history_can_be_verified(tmp_path: Path) -> None:
+    node = Node(tmp_path / "node", has_checksums=True)
+    target = tmp_path / "lake"
+    node.finish_segments(3)
+    ship(node, target)
+    assert read_bodies(target, **VERIFIED) == node.sent
+
+    changed = change_a_body(target, 1)
+
+    assert changed == node.sent[6]
+    assert read_bodies(target, **VERIFIED) == [each for each in node.sent if each != changed]
+    [row] = read_corruptions(target, **VERIFIED)
+    assert (row["kind"], row["segment"], row["offset"]) == ("denied", 1, 50)
+
+
+def test_checksums_follow_a_topic_made_anew(tmp_path: Path) -> None:
+    """Its segments get other numbers, which their checksums must prove."""
+    node = Node(tmp_path / "node", has_checksums=True)
+    target = tmp_path / "lake"
+    node.finish_segments(3)
+    ship(node, target)
+    node.make_anew("2" * 32)
+    node.finish_segments(2)
+    ship(node, target)
+
+    changed = change_a_body(target, 4)
+
+    assert changed == node.sent[21]
+    assert read_bodies(target, **VERIFIED) == [each for each in node.sent if each != changed]
+    assert len(verify(node, target)) == 1
+
+
+def test_a_segment_that_is_destroyed_wholly_is_known_by_its_mark(tmp_path: Path) -> None:
+    node = Node(tmp_path / "node", has_checksums=True)
+    target = tmp_path / "lake"
+    node.finish_segments(2)
+    ship(node, target)
+    # Other messages, of the right shape, where none of the old ones is left.
+    path = target / "archive/t.diskqueue.000000.dat"
+    with path.open("r+b") as file:
+        file.write(content(messages(100, 5)))
+
+    assert read_bodies(target, **VERIFIED) == node.sent[5:]
+
+
+def test_a_segment_without_checksums_is_shipped_alone(tmp_path: Path) -> None:
+    node = Node(tmp_path / "node", has_checksums=True)
+    target = tmp_path / "lake"
+    node.finish_segments(2)
+    (node.archive / "t.diskqueue.000000.crc").unlink()
+
+    ship(node, target)
+
+    assert read_bodies(target, **VERIFIED) == node.sent
+    assert [path.name for path in (target / "archive").glob("*.crc")] == ["t.diskqueue.000001.crc"]
+
+
+def test_checksum_files_that_were_changed_or_lost_are_told(tmp_path: Path) -> None:
+    node = Node(tmp_path / "node", has_checksums=True)
+    target = tmp_path / "lake"
+    node.finish_segments(2)
+    ship(node, target)
+    (target / "archive/t.diskqueue.000000.crc").unlink()
+    path = target / "archive/t.diskqueue.000001.crc"
+    path.write_bytes(path.read_bytes()[::-1])
+
+    assert verify(node, target) == [
+        "t.diskqueue.000000.crc is missing",
+        "t.diskqueue.000001.crc is not what was copied",
+    ]
+    assert "1 files that had arrived are missing or changed" in str(ship(node, target).warnings)
+
+
+def test_a_segment_that_nsqd_deletes_meanwhile_leaves_nothing(tmp_path: Path) -> None:
+    node = Node(tmp_path / "node", has_checksums=True)
+    target = tmp_path / "lake"
+    node.finish_segments(2)
+
+    class Deleting(Pace):
+        def wait(self, amount: int) -> None:
+            # In the order in which nsqd does.
+            (node.archive / "t.diskqueue.000001.dat").unlink(missing_ok=True)
+
+    assert ship(node, target, Deleting(None)).segment_count == 1
+    assert sorted(path.name for path in (target / "archive").glob("t.diskqueue.0*")) == [
+        "t.diskqueue.000000.crc",
+        "t.diskqueue.000000.dat",
+    ]
+    assert arrived(target) == node.sent[:5]
