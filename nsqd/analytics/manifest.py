@@ -19,6 +19,7 @@ from nsqd.broker.broker import Broker
 from nsqd.broker.channel import Channel
 from nsqd.broker.queue.backend import DiskBackend
 from nsqd.broker.queue.message_queue import MessageQueue
+from nsqd.broker.scheduler import Scheduler
 from nsqd.broker.snapshot.moment import find_generation
 from nsqd.broker.topic import Topic
 from nsqd.http.file_body import FileBody
@@ -28,8 +29,16 @@ from nsqd.runtime.turns import Turns
 class Manifest:
     """Lists segments, and opens one without a lease."""
 
-    def __init__(self, broker: Broker, book: SegmentBook, threads: Threads, turns: Turns) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        scheduler: Scheduler,
+        book: SegmentBook,
+        threads: Threads,
+        turns: Turns,
+    ) -> None:
         self._broker = broker
+        self._scheduler = scheduler
         self._book = book
         self._threads = threads
         self._turns = turns
@@ -56,6 +65,7 @@ class Manifest:
                 generation = find_generation(queue)
                 if generation is not None:
                     entry, ranges = _describe_queue(topic, channel, queue, generation)
+                    entry["front_ns"] = queue.find_front_timestamp(self._scheduler.wall_time_ns())
                     entry["segments"] = await self._book.describe(
                         generation, ranges, _open_path, has_ranges=False
                     )

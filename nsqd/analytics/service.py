@@ -34,7 +34,7 @@ class Analytics:
         self.snapshots = Snapshots(
             broker, scheduler, self.leases, book, self._threads, turns, data_path
         )
-        self.manifest = Manifest(broker, book, self._threads, turns)
+        self.manifest = Manifest(broker, scheduler, book, self._threads, turns)
 
     async def open(self, lease: Lease, file_name: str) -> OpenFile:
         """Open a file of a lease: one that its snapshot listed, or the checksums of a segment.

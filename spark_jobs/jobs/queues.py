@@ -202,13 +202,19 @@ def _row(queue: Queue, kept: Queue | None) -> _Row:
         **{name: counts[name] for name in _PLACES},
         "memory_share": None if memory is None else round(memory / total, 3) if total else 0.0,
         "bytes": sum(each.end - each.start for each in queue.ranges(ReadOptions(()))),
-        "oldest": _moment(first_time_ns(queue)) if total else None,
+        "oldest": _moment(_find_oldest(queue)) if total else None,
         "read": None if metadata is None else f"{metadata.read_file}:{metadata.read_pos}",
         "write": None if metadata is None else f"{metadata.write_file}:{metadata.write_pos}",
         "kept": None if kept is None else kept.unfinished_count,
         "kept_bytes": None if kept is None else sum(kept.sizes.values()),
         "kept_since": None if kept is None else _moment(first_time_ns(kept)),
     }
+
+
+def _find_oldest(queue: Queue) -> int | None:
+    """Return the time of the oldest message that is known: memory may have older ones than disk."""
+    known = [each for each in (queue.front_ns, first_time_ns(queue)) if each is not None]
+    return min(known, default=None)
 
 
 def _moment(time_ns: int | None) -> str | None:

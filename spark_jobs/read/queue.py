@@ -96,6 +96,8 @@ class Queue:
     counts: dict[str, int] = field(default_factory=dict)
     # The size of messages that wait in memory and on disk, as the node tells it.
     waiting_bytes: int | None = None
+    # When the message was published that the node delivers next.
+    front_ns: int | None = None
     # Of a snapshot: its lease and moment, the messages in memory, the due times of records on disk,
     # and segments that are in the books only.
     lease: str = ""

@@ -221,6 +221,9 @@ def test_the_lag_of_queues(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     rows = {row["channel"]: row for row in found["queues"]}
     own, channel = rows[None], rows["c"]
     assert chosen == channel
+    # Also of messages that are in memory only.
+    assert own["memory"] == 5
+    assert own["oldest"].startswith("20")
     assert (own["messages"], own["lag"], own["lag_bytes"]) == (5, 5, 5 * 40)
     assert (channel["messages"], channel["lag"]) == (10, 15)
     # Of those in flight and deferred nsqd keeps no sizes, unless they are on disk.

@@ -222,7 +222,7 @@ async def test_ranges(small: RunningDaemon, http: HttpClient) -> None:
 async def test_the_manifest(small: RunningDaemon, http: HttpClient) -> None:
     consumer = await small.consumer("t", rdy=1)
     await small.publish("t", *[b"%d" % number for number in range(500)])
-    await consumer.read_message()
+    taken = await consumer.read_message()
 
     reply = await http.get("/segments?topic=t&channel=ch")
 
@@ -241,6 +241,8 @@ async def test_the_manifest(small: RunningDaemon, http: HttpClient) -> None:
     await small.publish("t", b"one more")
     changed = await http.request("GET", target, headers={"If-None-Match": tag})
     assert (changed.status, changed.headers["etag"] == tag) == (200, False)
+    consumer.fin(taken)
+    assert (await consumer.read_message()).timestamp_ns == queue["front_ns"]
 
 
 async def test_a_segment_without_a_lease(

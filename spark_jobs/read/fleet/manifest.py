@@ -50,6 +50,7 @@ class Manifest:
         queue.metadata = Metadata(queue.counts.get("disk", 0), *entry["read"], *entry["synced"])
         # An nsqd of before these were written down does not tell them.
         queue.waiting_bytes = entry.get("waiting_bytes")
+        queue.front_ns = entry.get("front_ns")
         if (deleted := entry.get("last_deleted")) is not None:
             queue.last_deleted = deleted[0], deleted[1]
         for each in entry["segments"]:
