@@ -49,7 +49,7 @@ def open_session(
         register(running)
         yield running
         return
-    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    is_submitted = _is_submitted()
     builder = SparkSession.builder.appName(app_name)
     if not is_submitted:
         _require_java()
@@ -66,6 +66,15 @@ def open_session(
     finally:
         with suppress(ConnectionError):  # when the JVM went first, at Ctrl-C
             spark.stop()
+
+
+def is_local_session(master: str | None) -> bool:
+    """Tell whether `open_session` runs everything on this machine."""
+    return not _is_submitted() and (master or DEFAULT_MASTER).startswith("local")
+
+
+def _is_submitted() -> bool:
+    return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def _configure(builder: SparkSession.Builder, master: str, memory: str) -> SparkSession.Builder:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from spark_jobs.option_values import parse_bool
 
+_FILES = ("tlsCa", "tlsCert", "tlsKey")
+
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
@@ -35,9 +37,13 @@ def parse_tls(given: Mapping[str, str]) -> TlsSettings | None:
     """Parse the options tls, tlsCa, tlsCert, tlsKey and tlsInsecure; None without tls=true.
 
     Raises:
-        ValueError: an option has no valid value.
+        ValueError: an option has no valid value, or would be of no use.
     """
     if not parse_bool("tls", given.get("tls", "false")):
+        for name in _FILES:
+            # tls=false may turn it off among other settings.
+            if given.get(name.lower()) and "tls" not in given:
+                raise ValueError(f"option {name} needs tls=true")
         return None
     return TlsSettings(
         ca_file=given.get("tlsca"),

@@ -77,8 +77,8 @@ def run(args: argparse.Namespace) -> None:
     if args.table and args.json:
         raise JobError("--json gives each topic its own columns; use it with --output")
     check_json_arguments(args)
-    if args.output and args.mode == "error" and not args.json:
-        check_output(args.output)
+    if args.output:
+        check_output(args, is_new=args.mode == "error" and not args.json)
     progress = Progress()
     selection = Selection(args)
     progress.step(f"reading {selection.describe()}")

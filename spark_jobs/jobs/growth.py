@@ -100,7 +100,10 @@ def read_look(name: str, store: StoreSettings) -> tuple[Look, str]:
     parent, _, file_name = place.rpartition("/")
     if not file_name.endswith(".json"):
         parent, file_name = place, "report.json"
-    text = Directory(parent or ".", reached).read_start(file_name, _MAX_REPORT_BYTES)
+    try:
+        text = Directory(parent or ".", reached).read_start(file_name, _MAX_REPORT_BYTES)
+    except NotADirectoryError:
+        text = None
     if text is None:
         raise FileNotFoundError(f"no such report: {place}")
     try:

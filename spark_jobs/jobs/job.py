@@ -4,8 +4,9 @@ import argparse
 import logging
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,7 +33,7 @@ from spark_jobs.read.inventory import refuse_nothing, take_inventory
 from spark_jobs.read.options import Origin, ReadOptions, parse_read_options
 from spark_jobs.read.plan import list_problems, look_through_bad_files
 from spark_jobs.read.queue import Queue
-from spark_jobs.session import DEFAULT_MASTER, DEFAULT_MEMORY, JobError
+from spark_jobs.session import DEFAULT_MASTER, DEFAULT_MEMORY, JobError, is_local_session
 from spark_jobs.source import FORMAT
 
 _MEMORY = re.compile(r"[1-9][0-9]*[kmgt]b?", re.IGNORECASE)
@@ -368,15 +369,39 @@ def tell_damage(damage: Observation, progress: Progress) -> None:
         progress.step(f"{plural(count, 'damaged place')} skipped; sql shows corrupt_records")
 
 
-def check_output(path: str) -> None:
-    """Refuse a local directory with results in it, which Spark would do after its work.
+def check_output(args: argparse.Namespace, *, is_new: bool) -> None:
+    """Refuse a local directory that Spark would refuse after its work.
+
+    Args:
+        is_new: it may have no results in it.
 
     Raises:
-        JobError: there is something already.
+        JobError: there is something already, or it cannot be made.
     """
-    local = path.removeprefix("file://")
-    if "://" not in local and Path(local).exists() and any(Path(local).iterdir()):
-        raise JobError(f"{path} already exists and is not empty")
+    path = Path(args.output.removeprefix("file://"))
+    if "://" in str(args.output).removeprefix("file://"):
+        return
+    if is_new and path.is_dir() and any(path.iterdir()):
+        raise JobError(f"{args.output} already exists and is not empty")
+    # Elsewhere a path may be one of HDFS.
+    if is_local_session(args.master):
+        try:
+            _try_directory(path)
+        except OSError as error:
+            raise JobError(f"cannot write to {args.output}: {error.strerror}") from error
+
+
+def _try_directory(path: Path) -> None:
+    """Make a directory and a file in it, and remove what was not there."""
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    finally:
+        for each in missing:
+            with suppress(OSError):
+                each.rmdir()
 
 
 def _check_engine(args: argparse.Namespace) -> None:

@@ -32,9 +32,9 @@ from spark_jobs.jobs.job import (
 from spark_jobs.jobs.json_bodies import add_json_arguments, check_json_arguments, with_json
 from spark_jobs.jobs.progress import Progress
 from spark_jobs.jobs.sql import collect_shown, format_table
-from spark_jobs.session import JobError, open_session
+from spark_jobs.session import JobError, is_local_session, open_session
 from spark_jobs.write.options import parse_sink_options
-from spark_jobs.write.publisher import PublishError, check_topic
+from spark_jobs.write.publisher import PublishError, check_reachable, check_topic
 from spark_jobs.write.sink import publish
 
 _SHOWN_ROWS = 10
@@ -134,8 +134,11 @@ def _check(args: argparse.Namespace) -> None:
         if args.to is not None:
             check_topic(args.to)
         if not args.dry_run:
-            parse_sink_options(sink_options(args))
-    except (ValueError, PublishError) as error:
+            target = parse_sink_options(sink_options(args)).publisher
+            if is_local_session(args.master):
+                # Executors elsewhere may reach what this machine does not.
+                check_reachable(target, args.to)
+    except (OSError, ValueError, PublishError) as error:
         raise JobError(str(error)) from error
     if args.sample is not None and not 0 < args.sample <= 1:
         raise JobError(f"--sample is more than 0 and at most 1, not {args.sample}")

@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> None:
         raise JobError("the query is empty")
     check_json_arguments(args)
     if args.output:
-        check_output(args.output)
+        check_output(args, is_new=True)
     progress = Progress()
     selection = Selection(args)
     progress.step(f"reading {selection.describe()}")

@@ -37,6 +37,7 @@ from spark_jobs.read.kafka_names import KAFKA_OPTIONS, translate
 
 _DEFAULT_LIMITS = RecordLimits()
 _GLOB = re.compile(r"[*?\[]")
+_NAME_OR_PATTERN = re.compile(r"[.a-zA-Z0-9_\-#*?\[\]!]*")
 # Spark itself adds these.
 _SPARKS_OWN = ("path", "paths")
 _T = TypeVar("_T")
@@ -190,6 +191,14 @@ def parse_read_options(options: Mapping[str, str], *, is_stream: bool = False) -
     includes_bad = parse_bool("includeBad", given.get("includebad", "false"))
     channels = given.get("channel")
     fleet = parse_fleet_options(given)
+    if fleet is not None:
+        _check_patterns(given)
+    since_ns = _optional(given, "since", parse_time_ns)
+    until_ns = _optional(given, "until", parse_time_ns)
+    if since_ns is not None and until_ns is not None and since_ns >= until_ns:
+        raise ValueError(
+            f"option since is a time before until, not {given['since']!r} and {given['until']!r}"
+        )
     return ReadOptions(
         paths=_parse_paths(given, needs_one=fleet is None),
         fleet=fleet,
@@ -197,8 +206,8 @@ def parse_read_options(options: Mapping[str, str], *, is_stream: bool = False) -
         topics=_split(given.get("topic", "*")),
         topic_pattern=_parse_pattern(given.get("subscribepattern")),
         channels=None if channels is None else _split(channels),
-        since_ns=_optional(given, "since", parse_time_ns),
-        until_ns=_optional(given, "until", parse_time_ns),
+        since_ns=since_ns,
+        until_ns=until_ns,
         origin=parse_enum("from", Origin, given.get("from", "backlog").lower()),
         mode=parse_enum("mode", Mode, given.get("mode", default_mode.value).upper()),
         table=parse_enum("table", Table, given.get("table", "messages").lower()),
@@ -244,6 +253,16 @@ def _parse_pattern(text: str | None) -> str | None:
                 f"option subscribePattern is a regular expression, not {text!r}: {error}"
             ) from None
     return text
+
+
+def _check_patterns(given: Mapping[str, str]) -> None:
+    """Refuse what cannot be a name, which nodes would refuse with a word of theirs."""
+    for name in ("topic", "channel"):
+        for part in _split(given.get(name, "")):
+            if not _NAME_OR_PATTERN.fullmatch(part):
+                raise ValueError(
+                    f"option {name} has names or patterns such as pay*, with commas, not {part!r}"
+                )
 
 
 def _parse_paths(given: Mapping[str, str], *, needs_one: bool) -> tuple[str, ...]:

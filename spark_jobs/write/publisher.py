@@ -27,6 +27,7 @@ _RECEIVE_BYTES = 64 * 1024
 _USER_AGENT = "nsqd-spark"
 _FIRST_PAUSE_S = 0.1
 _MAX_PAUSE_S = 5.0
+_CHECK_S = 5.0
 # nsqd cannot publish at the moment; every other error is a refusal of the command.
 _TEMPORARY = (b"E_PUB_FAILED", b"E_MPUB_FAILED", b"E_DPUB_FAILED")
 
@@ -104,6 +105,27 @@ def find_addresses(settings: PublisherSettings, topic: str | None) -> tuple[tupl
     raise PublishError(
         "nsqlookupd knows no nsqd" + (f" ({'; '.join(failures)})" if failures else "")
     )
+
+
+def check_reachable(settings: PublisherSettings, topic: str | None) -> None:
+    """Refuse settings with which no nsqd can be reached now.
+
+    Raises:
+        PublishError: nsqlookupd knows none, or none answers at its address.
+        OSError: a file of the TLS settings cannot be read.
+    """
+    if settings.tls is not None:
+        settings.tls.context()
+    failures: list[str] = []
+    for address in find_addresses(settings, topic):
+        try:
+            socket.create_connection(address, timeout=min(settings.timeout_s, _CHECK_S)).close()
+        except OSError as error:
+            host, port = address
+            failures.append(f"cannot publish to {host}:{port}: {error}")
+        else:
+            return
+    raise PublishError("; ".join(failures))
 
 
 def _ask_lookupd(lookupd: str, path: str, timeout_s: float) -> list[tuple[str, int]]:

@@ -129,58 +129,122 @@ class TestSql:
             assert {("plain", "-1"), ("1-1", "-1")} <= found
 
 
+REFUSED_ARGUMENTS = [
+    (
+        ["replay", "{data}", "--addresses", "127.0.0.1:1", "--auth-secret", "sesame"],
+        "error: --auth-secret would show the secret to every user of this machine: use",
+    ),
+    (["sql", "{tmp}/missing", "SELECT 1"], "error: no such data directory: {tmp}/missing"),
+    (
+        ["sql", "{data}", "SELECT 1", "--topic", "x*"],
+        "error: no queue in {data} matches topic=x*; there are: orders, orders:billing",
+    ),
+    (["sql", "{data}", "SELECT 1", "--rows", "-1"], "error: --rows is at least 0, not -1"),
+    (["sql", "{data}", "SELECT 1", "--since", "soon"], "option since is a time such as"),
+    (["export", "{data}"], "say where to write: --output DIR or --table NAME"),
+    (
+        ["export", "{data}", "--output", "{tmp}", "--json", "--json-schema", "a b c"],
+        "error: not a schema: 'a b c'",
+    ),
+    (["replay", "{data}", "--topic", "orders"], "say where to publish"),
+    (
+        ["replay", "{data}", "--topic", "orders", "--dry-run"],
+        "topic orders has 2 queues (its own queue, billing)",
+    ),
+    (["replay", "{data}", "--to", "a b", "--dry-run"], "not the name of a topic: 'a b'"),
+    (["replay", "{data}", "--addresses", "h:0"], "option addresses has host:port, not 'h:0'"),
+    (
+        ["replay", "{data}", "--addresses", "127.0.0.1:1"],
+        "error: cannot publish to 127.0.0.1:1: [Errno 111]",
+    ),
+    (["replay", "{data}", "--to-lookupd", "127.0.0.1:1"], "error: nsqlookupd knows no nsqd"),
+    (
+        ["replay", "{data}", "--addresses", "127.0.0.1:1", "--tls", "--tls-ca", "{tmp}/no"],
+        "No such file",
+    ),
+    (
+        ["replay", "{data}", "--addresses", "127.0.0.1:1", "--tls-ca", "{tmp}/no"],
+        "error: option tlsCa needs tls=true",
+    ),
+    (
+        ["sql", "{data}", "SELECT 1", "--since", "1h", "--until", "2h"],
+        "error: option since is a time before until, not '1h' and '2h'",
+    ),
+    (
+        ["sql", "{data}", "SELECT 1", "--output", "/dev/null/x"],
+        "error: cannot write to /dev/null/x: Not a directory",
+    ),
+    (["export", "{data}", "--output", "/proc/x"], "error: cannot write to /proc/x: "),
+    (["count", "--nsqd", "h:1", "--topic", "a b"], "option topic has names or patterns such"),
+    (["ship", "{data}", "--to", "s3://"], "error: a URI of S3 names a bucket"),
+    (
+        ["report", "{data}", "--output", "{tmp}", "--compare", "{data}/nsqd.dat"],
+        "error: no such report: {data}/nsqd.dat",
+    ),
+    (["count", "{data}", "--master", "lokal"], "--master is local[2], spark://host:7077"),
+    (["count"], "say what to read: DATA_DIR, --lookupd HOST:PORT or --nsqd HOST:PORT"),
+    (["queues", "{data}", "--nsqd", "h:1"], "say what to read"),
+    (["count", "--nsqd", "h:x"], "option nsqd has host:port, with commas, not 'h:x'"),
+    (["report", "{data}", "--output", "/dev/null/x"], "error: cannot write to /dev/null/x: "),
+    (["replay", "{data}", "--dry-run", "--sample", "2"], "--sample is more than 0 and at most"),
+]
+# Spark alone knows.
+REFUSED_BY_SPARK = [
+    (["sql", "{data}", "SELECT * FROM nothing"], "views: messages, corrupt_records, orders"),
+    (
+        ["sql", "{data}", "SELEC 1"],
+        "error: [PARSE_SYNTAX_ERROR] Syntax error at",
+    ),
+    (["sql", "{data}", "SELECT nope FROM orders"], "columns: node, topic, channel"),
+    (["sql", "{data}", "SELECT * FROM torn", "--fail-fast"], "at offset 50: "),
+    (["export", "{data}", "--output", "{tmp}/x", "--format", "delta"], "no format 'delta'"),
+    (
+        ["replay", "{data}", "--dry-run", "--distinct", "--where", "nope = 1"],
+        "error: --where: [UNRESOLVED_",
+    ),
+    (
+        ["replay", "{data}", "--dry-run", "--distinct", "--where", "a >"],
+        "error: --where: [PARSE_SYNTAX_",
+    ),
+]
+
+
+class NoSpark:
+    """In place of Spark's sessions: whoever asks for one fails."""
+
+    def __getattr__(self, name: str) -> None:
+        raise AssertionError(f"Spark is started: {name}")
+
+
+@pytest.mark.parametrize(("arguments", "text"), REFUSED_ARGUMENTS)
+def test_arguments_are_checked_before_spark_is_started(
+    data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    text: str,
+) -> None:
+    monkeypatch.setattr("spark_jobs.session.SparkSession", NoSpark())
+
+    refuse(data, tmp_path, capsys, arguments, text)
+
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.usefixtures("spark")
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (
-            ["replay", "{data}", "--addresses", "127.0.0.1:1", "--auth-secret", "sesame"],
-            "error: --auth-secret would show the secret to every user of this machine: use",
-        ),
-        (["sql", "{tmp}/missing", "SELECT 1"], "error: no such data directory: {tmp}/missing"),
-        (
-            ["sql", "{data}", "SELECT 1", "--topic", "x*"],
-            "error: no queue in {data} matches topic=x*; there are: orders, orders:billing",
-        ),
-        (["sql", "{data}", "SELECT * FROM nothing"], "views: messages, corrupt_records, orders"),
-        (
-            ["sql", "{data}", "SELEC 1"],
-            "error: [PARSE_SYNTAX_ERROR] Syntax error at",
-        ),
-        (["sql", "{data}", "SELECT nope FROM orders"], "columns: node, topic, channel"),
-        (["sql", "{data}", "SELECT 1", "--rows", "-1"], "error: --rows is at least 0, not -1"),
-        (["sql", "{data}", "SELECT 1", "--since", "soon"], "option since is a time such as"),
-        (["sql", "{data}", "SELECT * FROM torn", "--fail-fast"], "at offset 50: "),
-        (["export", "{data}"], "say where to write: --output DIR or --table NAME"),
-        (["export", "{data}", "--output", "{tmp}/x", "--format", "delta"], "no format 'delta'"),
-        (
-            ["export", "{data}", "--output", "{tmp}", "--json", "--json-schema", "a b c"],
-            "error: not a schema: 'a b c'",
-        ),
-        (["replay", "{data}", "--topic", "orders"], "say where to publish"),
-        (
-            ["replay", "{data}", "--topic", "orders", "--dry-run"],
-            "topic orders has 2 queues (its own queue, billing)",
-        ),
-        (["replay", "{data}", "--to", "a b", "--dry-run"], "not the name of a topic: 'a b'"),
-        (["replay", "{data}", "--addresses", "h:0"], "option addresses has host:port, not 'h:0'"),
-        (["count", "{data}", "--master", "lokal"], "--master is local[2], spark://host:7077"),
-        (["count"], "say what to read: DATA_DIR, --lookupd HOST:PORT or --nsqd HOST:PORT"),
-        (["queues", "{data}", "--nsqd", "h:1"], "say what to read"),
-        (["count", "--nsqd", "h:x"], "option nsqd has host:port, with commas, not 'h:x'"),
-        (["report", "{data}", "--output", "/dev/null/x"], "error: cannot write to /dev/null/x: "),
-        (
-            ["replay", "{data}", "--dry-run", "--distinct", "--where", "nope = 1"],
-            "error: --where: [UNRESOLVED_",
-        ),
-        (
-            ["replay", "{data}", "--dry-run", "--distinct", "--where", "a >"],
-            "error: --where: [PARSE_SYNTAX_",
-        ),
-        (["replay", "{data}", "--dry-run", "--sample", "2"], "--sample is more than 0 and at most"),
-    ],
-)
-def test_errors_are_one_line(
+@pytest.mark.parametrize(("arguments", "text"), REFUSED_BY_SPARK)
+def test_errors_of_spark_are_one_line(
+    data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    text: str,
+) -> None:
+    refuse(data, tmp_path, capsys, arguments, text)
+
+
+def refuse(
     data: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

@@ -49,7 +49,7 @@ class Directory:
             ValueError: there is no such kind of file system.
             OSError: it cannot be reached.
         """
-        self.name = name.rstrip("/") or "/"
+        self.name = _without_slash(name)
         self.store = store
         self._filesystem, self._path = _open_filesystem(self.name, store)
 
@@ -181,7 +181,7 @@ class OutputDirectory:
             OSError: it cannot be reached.
         """
         place, self._store = split_uri(name, store)
-        self.name = place.rstrip("/") or "/"
+        self.name = _without_slash(place)
         self._filesystem, self._path = _open_filesystem(self.name, self._store)
 
     @property
@@ -259,6 +259,12 @@ class OutputDirectory:
         if not is_s3(self.name):
             self._filesystem.create_dir(path.rpartition("/")[0], recursive=True)
         return path
+
+
+def _without_slash(name: str) -> str:
+    """Return a name without the slashes at its end, but those of `/` and of `s3://`."""
+    plain = name.rstrip("/")
+    return f"{plain}//" if plain.endswith(":") and "://" in name else plain or "/"
 
 
 def expand(pattern: str, store: StoreSettings = AMBIENT) -> list[Directory]:
