@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,6 @@ FLAGS = (
     "--disable-sync",
     "--enable-logging=stderr",
     "--virtual-time-budget=2000",
-    "--window-size=1100,1500",
 )
 # A page's console goes to Chromium's log as lines with this.
 CONSOLE = re.compile(r".*:CONSOLE.*")
@@ -34,7 +34,16 @@ const queues = document.getElementById('queues');
 const shown = () => [...queues.tBodies[0].rows].filter(row => !row.hidden);
 const topics = () => shown().map(row => row.cells[0].innerText);
 const page = document.documentElement;
-const found = {width: page.scrollWidth, window: innerWidth,
+const box = e => e.getBoundingClientRect();
+const isCut = text => {
+  const [inner, outer] = [box(text), box(text.closest('svg'))];
+  return inner.width && (inner.left < outer.left - 1 || inner.right > outer.right + 1);
+};
+const tick = document.querySelector('.wide .tick');
+const found = {cut: [...document.querySelectorAll('svg text')].filter(isCut).length,
+  tick: tick ? box(tick).height : 0,
+  table: queues ? queues.parentElement.scrollWidth - queues.parentElement.clientWidth : 0,
+  width: page.scrollWidth, window: innerWidth,
   back: css.backgroundColor, ink: css.color, marks: widths.length,
   drawn: widths.filter(w => w > 0).length};
 if (queues) {
@@ -58,14 +67,19 @@ def chromium() -> None:
         pytest.skip("no Chromium here (Debian: apt-get install chromium)")
 
 
-def look(page: str, directory: Path, *, is_dark: bool = False) -> tuple[str, list[str]]:
+def look(
+    page: str, directory: Path, *, is_dark: bool = False, width: int = 1100
+) -> tuple[str, list[str]]:
     """Return the page's DOM after its scripts ran, and the lines of its console."""
     path = directory / "report.html"
     path.write_text(page)
     scheme = f"--blink-settings=preferredColorScheme={0 if is_dark else 1}"
     assert CHROMIUM is not None
     done = subprocess.run(
-        [CHROMIUM, *FLAGS, scheme, f"--user-data-dir={directory}/profile", "--dump-dom", str(path)],
+        [
+            *(CHROMIUM, *FLAGS, scheme, f"--window-size={width},1500"),
+            *(f"--user-data-dir={directory}/profile", "--dump-dom", str(path)),
+        ],
         capture_output=True,
         text=True,
         timeout=120,
@@ -74,9 +88,11 @@ def look(page: str, directory: Path, *, is_dark: bool = False) -> tuple[str, lis
     return done.stdout, CONSOLE.findall(done.stderr)
 
 
-def probe(page: str, directory: Path, *, is_dark: bool = False) -> dict[str, object]:
-
-    dom, console = look(page.replace("</body>", f"{PROBE}</body>"), directory, is_dark=is_dark)
+def probe(
+    page: str, directory: Path, *, is_dark: bool = False, width: int = 1100
+) -> dict[str, object]:
+    probed = page.replace("</body>", f"{PROBE}</body>")
+    dom, console = look(probed, directory, is_dark=is_dark, width=width)
     assert console == []
     title = re.search(r"<title>(.*?)</title>", dom)
     assert title is not None
@@ -117,6 +133,26 @@ def test_a_fleet_of_500_queues_fits_the_page(tmp_path: Path) -> None:
 
     assert found["drawn"] == found["marks"]
     assert found["width"] <= found["window"]  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("topic_count", [1, 500])
+@pytest.mark.parametrize("width", [1400, 800])
+def test_nothing_is_cut_and_labels_are_readable(
+    topic_count: int, width: int, tmp_path: Path
+) -> None:
+    report = made_fleet_report(topic_count)
+    for queue in report.queues:
+        # The longest words for an age.
+        queue.oldest = report.created - timedelta(minutes=59, seconds=59)
+
+    found = probe(render(report), tmp_path, width=width)
+
+    assert found["window"] == width
+    assert found["cut"] == 0
+    assert found["width"] <= found["window"]  # type: ignore[operator]
+    assert found["tick"] > 10  # type: ignore[operator]
+    if width == 1400:
+        assert found["table"] == 0, "all columns are seen without scrolling"
 
 
 def test_the_table_sorts_and_finds(tmp_path: Path) -> None:
