@@ -3,6 +3,7 @@
 from functools import partial
 from pathlib import Path
 
+from diskqueue.identity import make_identity
 from diskqueue.layout import find_checked_name
 from nsqd.analytics.leases import Lease, LeaseError, Leases
 from nsqd.analytics.manifest import Manifest
@@ -28,6 +29,8 @@ class Analytics:
         max_lease_count: int,
         max_lease_bytes: int,
     ) -> None:
+        # Tells two nodes apart that have the same id, since one has a copy of the other's data.
+        self.run_id = make_identity()
         self._threads = Threads()
         book = SegmentBook(self._threads)
         self.leases = Leases(scheduler, max_count=max_lease_count, max_bytes=max_lease_bytes)

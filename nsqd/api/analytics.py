@@ -107,7 +107,7 @@ class AnalyticsRoutes:
             if error.errno in FULL_ERRNOS:
                 raise HttpError(507, f"DISK_FULL: {cause_of(error)}") from error
             raise internal_error("take a snapshot of", query.source.value, error) from error
-        head = {**self._head(query), "lease": _show(analytics, lease)}
+        head = {**self._head(analytics, query), "lease": _show(analytics, lease)}
         parts, _ = await _document(head, entries)
         return Response.in_parts(parts, JSON_CONTENT_TYPE)
 
@@ -135,7 +135,7 @@ class AnalyticsRoutes:
             entries = await analytics.manifest.describe(query)
         except OSError as error:
             raise internal_error("list the segments of", query.source.value, error) from error
-        parts, digest = await _document(self._head(query), entries)
+        parts, digest = await _document(self._head(analytics, query), entries)
         tag = f'"{digest}"'
         known = request.headers.get(b"if-none-match", b"").decode("latin-1")
         if known.strip() == "*" or tag in [each.strip() for each in known.split(",")]:
@@ -173,8 +173,13 @@ class AnalyticsRoutes:
 
     # --- arguments
 
-    def _head(self, query: Query) -> dict[str, Any]:
-        return {"format": FORMAT, "node_id": self._node.node_id, "from": query.source.value}
+    def _head(self, analytics: Analytics, query: Query) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "node_id": self._node.node_id,
+            "run_id": analytics.run_id,
+            "from": query.source.value,
+        }
 
     def _read_source(self, request: Request) -> Source:
         try:

@@ -142,7 +142,7 @@ def _ask_nodes(options: ReadOptions) -> _Found:
     urls = find_nodes(fleet)
     of_topics = replace(options, channels=None)
     cache = ManifestCache()
-    nodes: dict[str, str] = {}  # id -> address
+    nodes: dict[str, str] = {}  # process -> address
     failures: dict[str, str] = {}
     found: dict[str, list[Queue]] = {"queue": [], "archive": []}
     for origin, queues in found.items():
@@ -151,7 +151,7 @@ def _ask_nodes(options: ReadOptions) -> _Found:
             if not isinstance(answer, Manifest):
                 if not (isinstance(answer, RefusedError) and answer.code == "ARCHIVE_DISABLED"):
                     failures[address] = str(answer)
-            elif nodes.setdefault(answer.document["node_id"], address) == address:
+            elif nodes.setdefault(answer.run_id, address) == address:
                 # Else it is the same node, asked under another address.
                 queues += [
                     each

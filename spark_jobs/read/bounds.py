@@ -15,7 +15,8 @@ from spark_jobs.read.offsets import Mark, StreamOffset, key_of
 from spark_jobs.read.options import Origin, ReadOptions
 from spark_jobs.read.queue import Queue, SegmentRange
 
-# An archive has the order of publishing, but a clock may have been set back by so much.
+# An archive has the order of publishing, but a clock may have been set back by so much without it
+# showing in the first times of segments.
 _CLOCK_MARGIN_NS = 600 * 10**9
 
 
@@ -61,7 +62,11 @@ def _within_times(
         first_ns = queue.first_ns.get(each.number)
         following = ranges[index + 1].number if index + 1 < len(ranges) else -1
         next_ns = queue.first_ns.get(following)
-        if not _is_reached(until_ns, first_ns) and not _is_passed(since_ns, next_ns):
+        # The clock was set back while it was written: it has later times than the next one begins
+        # with, and earlier ones than it begins with itself.
+        is_mixed = first_ns is not None and next_ns is not None and next_ns < first_ns
+        is_outside = _is_reached(until_ns, first_ns) or _is_passed(since_ns, next_ns)
+        if is_mixed or not is_outside:
             kept.append(each)
     return kept
 

@@ -85,8 +85,9 @@ def take_look(options: ReadOptions, manifests: ManifestCache | None = None) -> L
         other = queues.get(key) or unreadable.get(key)
         if other is not None:
             raise ValueError(
-                f"{other.directory} and {queue.directory} are directories of the same nsqd; a"
-                " stream can read one of them only, or each message would come twice"
+                f"{other.directory} and {queue.directory} are directories of the same nsqd, or one"
+                " has a copy of the other's (nsqd.node); a stream can read one of them only, or"
+                " each message would come twice"
             )
         (unreadable if queue.metadata is None else queues)[key] = queue
     return Look(queues, unreadable, taken_s, unreachable)
@@ -105,8 +106,8 @@ def _find(options: ReadOptions, manifests: ManifestCache) -> tuple[list[Queue], 
     for url, answer in answers.items():
         if not isinstance(answer, Manifest):
             failures.append(str(answer))
-        elif answer.node_id not in seen:  # else the same node under another address
-            seen.add(answer.node_id)
+        elif answer.run_id not in seen:  # else the same node under another address
+            seen.add(answer.run_id)
             queues += answer.queues(options.node or url.partition("://")[2])
     selected = [queue for queue in queues if options.selects(queue.topic, queue.channel)]
     return selected, tuple(failures)

@@ -370,9 +370,15 @@ async def test_what_is_refused(small: RunningDaemon, http: HttpClient) -> None:
     ]:
         assert (await http.post(target)).error == error, target
     assert (await http.post("/snapshot", b"[" * 100_000)).error == (400, "INVALID_BODY")
-    assert await take(http, body=b'{"queues": [["t", null]]}') | {"lease": 0, "node_id": 0} == {
+    nothing = await take(http, body=b'{"queues": [["t", null]]}')
+    manifest = (await http.get("/segments")).json()
+    # Of the data, and of the process.
+    assert [nothing[name] == manifest[name] for name in ("node_id", "run_id")] == [True, True]
+    assert nothing["node_id"] != nothing["run_id"]
+    assert nothing | {"lease": 0, "node_id": 0, "run_id": 0} == {
         "format": 1,
         "node_id": 0,
+        "run_id": 0,
         "from": "queue",
         "lease": 0,
         "queues": [],

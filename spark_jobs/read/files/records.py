@@ -237,6 +237,11 @@ class Records:
             return int(self._file_offsets[index])
         return int(self._offsets[index]) + self._base
 
+    @property
+    def file_end(self) -> int:
+        """Where the last record ends in the file, if they stand back to back there."""
+        return self._base + self._end
+
     def first_kept_offset(self) -> int:
         """Return the offset in the file of the first record that is not dropped."""
         return int(self._offsets_in_file()[0])

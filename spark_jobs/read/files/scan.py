@@ -228,31 +228,41 @@ def _scan(
 ) -> Iterator[tuple[Records | Corruption, SegmentSlice]]:
     buffer = bytearray(WINDOW_BYTES)
     for each in slices:
-        try:
-            if each.is_remote:
-                found = _scan_remote(each, buffer, options, needs_due=needs_due)
-            else:
-                found = _scan_local(each, buffer, options)
-            for one in found:
-                yield one, each
-        except FileNotFoundError:
-            _report_lost(each, _CONSUMED, fails=options.fails_on_data_loss)
-        except RefusedError as error:
-            if error.status not in (404, 412):
-                raise
-            reason = f"is gone since this job was planned ({error}); let nsqd keep an archive"
-            _report_lost(each, reason, fails=options.fails_on_data_loss)
-            if each.lease:
-                # Not consumed: the snapshot had it.
-                yield _unreachable(each, error), each
-        except NodeError as error:
-            if options.fails_on_data_loss or options.mode is Mode.FAILFAST or options.is_stream:
-                raise
-            yield _unreachable(each, error), each
+        for found in _scan_slice(each, buffer, options, needs_due=needs_due):
+            yield found, each
 
 
-def _unreachable(each: SegmentSlice, error: NodeError) -> Corruption:
-    return Corruption("unreachable", each, each.start, each.end - each.start, str(error))
+def _scan_slice(
+    each: SegmentSlice, buffer: bytearray, options: ReadOptions, *, needs_due: bool
+) -> Iterator[Records | Corruption]:
+    position = each.start
+    try:
+        if each.is_remote:
+            scanned = _scan_remote(each, buffer, options, needs_due=needs_due)
+        else:
+            scanned = _scan_local(each, buffer, options)
+        for found in scanned:
+            if isinstance(found, Records):
+                position = found.file_end
+            yield found
+    except FileNotFoundError:
+        _report_lost(each, _CONSUMED, fails=options.fails_on_data_loss)
+    except RefusedError as error:
+        if error.status not in (404, 412):
+            raise
+        reason = f"is gone since this job was planned ({error}); let nsqd keep an archive"
+        _report_lost(each, reason, fails=options.fails_on_data_loss)
+        if each.lease:
+            # Not consumed: the snapshot had it.
+            yield _unreachable(each, position, error)
+    except NodeError as error:
+        if options.fails_on_data_loss or options.mode is Mode.FAILFAST or options.is_stream:
+            raise
+        yield _unreachable(each, position, error)
+
+
+def _unreachable(each: SegmentSlice, position: int, error: NodeError) -> Corruption:
+    return Corruption("unreachable", each, position, each.end - position, str(error))
 
 
 def _scan_local(

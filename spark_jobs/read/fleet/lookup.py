@@ -10,11 +10,15 @@ from spark_jobs.read.fleet.options import FleetOptions
 _logger = logging.getLogger(__name__)
 
 
+class SameAddressError(NodeError):
+    """Raised when two nodes have given nsqlookupd the same address."""
+
+
 def find_nodes(options: FleetOptions) -> list[str]:
     """Return the URLs of the nodes, in order, each once.
 
     Raises:
-        NodeError: no nsqlookupd answers, or they know no node.
+        NodeError: no nsqlookupd answers, they know no node, or two at one address.
     """
     if options.nsqd:
         return [_url(address, is_tls=options.tls is not None) for address in options.nsqd]
@@ -24,6 +28,8 @@ def find_nodes(options: FleetOptions) -> list[str]:
         try:
             for url in _ask(address, options):
                 found[url] = None
+        except SameAddressError:
+            raise  # to read one of them would look as if it were all
         except NodeError as error:
             failures.append(str(error))
             _logger.warning("nsqlookupd did not answer %s", error)
@@ -39,7 +45,16 @@ def _ask(address: str, options: FleetOptions) -> list[str]:
     client = NodeClient(_url(address, is_tls=False), plain)
     try:
         answer, _ = client.fetch_json("GET", "/nodes")
-        return [_node_url(producer, options) for producer in _producers(answer)]
+        hosts: dict[str, str] = {}
+        for producer in _producers(answer):
+            url, host = _node_url(producer, options), str(producer.get("hostname", ""))
+            if hosts.setdefault(url, host) != host:
+                raise SameAddressError(
+                    f"nsqlookupd {address} knows two nodes at {url.partition('://')[2]}, of the"
+                    f" hosts {hosts[url]} and {host}: give each an address of its own"
+                    " (--broadcast-address), or name the nodes instead"
+                )
+        return list(hosts)
     except RefusedError as error:
         reason = f"it answers {error.status} {error.code}"
         raise NodeError(f"{address} is no nsqlookupd: {reason}") from error

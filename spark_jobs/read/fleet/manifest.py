@@ -38,6 +38,13 @@ class Manifest:
         node_id: str = self.document["node_id"]
         return f"{node_id}/archive" if self.document["from"] == "archive" else node_id
 
+    @property
+    def run_id(self) -> str:
+        """The id of the process, by which a node is known that was asked under two addresses."""
+        # An nsqd of before this was told has its data's only.
+        run_id: str = self.document.get("run_id") or self.node_id
+        return run_id
+
     def queues(self, node: str) -> list[Queue]:
         """Return the queues; records behind the synced position are not part of them."""
         return [self._queue(node, entry) for entry in self.document["queues"]]

@@ -169,11 +169,13 @@ def _without_copies(nodes: list[NodeSnapshot], fleet: FleetOptions) -> Iterator[
     seen: set[str] = set()
     for each in nodes:
         if each.document is not None:
-            if each.document["node_id"] in seen:
+            # Two nodes may have the same node_id: one was started with a copy of the other's data.
+            run_id = each.document.get("run_id") or each.document["node_id"]
+            if run_id in seen:
                 assert each.lease is not None
                 release([each.lease], fleet)
                 continue
-            seen.add(each.document["node_id"])
+            seen.add(run_id)
         yield each
 
 

@@ -63,6 +63,24 @@ def test_texts_that_are_no_offsets(text: str, tmp_path: Path) -> None:
         read_bodies(tmp_path, startingOffsets=text)
 
 
+def test_a_clock_that_was_set_back_within_a_segment(tmp_path: Path) -> None:
+    """By two hours: its last messages are older than its first ones."""
+    hours = ((0, 1), (2, 3, 1, 1), (1, 2))
+    write_queue(
+        tmp_path / "archive",
+        "t",
+        [[Message(b"%d" % hour, TIME_NS + hour * HOUR_NS) for hour in part] for part in hours],
+    )
+
+    def read(**times: int) -> bytes:
+        given = {name: str(TIME_NS + hour * HOUR_NS) for name, hour in times.items()}
+        return b"".join(read_bodies(tmp_path, **{"from": "archive"}, **given))
+
+    assert read(since=3) == b"3"
+    assert read(since=2) == b"232"
+    assert read(until=2) == b"01111"
+
+
 def test_segments_of_an_archive_are_left_out_by_their_times(tmp_path: Path) -> None:
     """The ones in between hold garbage: whoever reads them finds no record."""
     archive = tmp_path / "archive"
