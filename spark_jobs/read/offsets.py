@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from spark_jobs.read.files.identity import UNKNOWN, node_of_path
+from spark_jobs.read.files.identity import UNKNOWN, node_of_path, with_plain_path
 from spark_jobs.read.queue import Queue
 
 VERSION = 2
@@ -130,7 +130,9 @@ def _nest(entries: Mapping[QueueKey, Any]) -> dict[str, dict[str, Any]]:
 
 def _flatten(nested: Mapping[str, Mapping[str, Any]]) -> dict[QueueKey, Any]:
     return {
-        (node, name): entry for node, queues in nested.items() for name, entry in queues.items()
+        (with_plain_path(node), name): entry
+        for node, queues in nested.items()
+        for name, entry in queues.items()
     }
 
 

@@ -14,6 +14,7 @@ two spellings of a path are one node.
 
 import hashlib
 import os
+from urllib.parse import unquote
 
 from diskqueue.segment import PREFIX, PREFIX_BYTES
 from spark_jobs.read.files.catalog import read_generation
@@ -24,6 +25,7 @@ UNKNOWN = ""
 _GENERATION = "g:"
 _FINGERPRINT = "f:"
 _PATH = "path:"
+_FILE_URI = "file://"
 # Enough for the header of a message, with its time and id, and the start of its body.
 _FINGERPRINT_BYTES = 256
 _HASH_BYTES = 8
@@ -31,7 +33,15 @@ _HASH_BYTES = 8
 
 def node_of_path(path: str) -> str:
     """Return the node of a directory that has no id: its real path."""
+    if path.startswith(_FILE_URI):
+        path = unquote(path.removeprefix(_FILE_URI))
     return _PATH + (path.rstrip("/") if "://" in path else os.path.realpath(path))
+
+
+def with_plain_path(node: str) -> str:
+    """Return a node as it is written now: a checkpoint may have a URI of a local directory."""
+    path = node.removeprefix(_PATH)
+    return node_of_path(path) if is_path(node) and path.startswith(_FILE_URI) else node
 
 
 def is_path(node: str) -> bool:

@@ -29,6 +29,13 @@ def test_the_first_version_named_nodes_by_path(tmp_path: Path) -> None:
     assert offset.begin == {key: Position(0, 0)}
 
 
+def test_a_local_directory_is_known_by_its_path_also_if_a_uri_named_it() -> None:
+    entry = {"t": {"at": "0:5", "id": ""}}
+    document = {"version": 2, "end": {"path:file:///var/a%23b": entry}, "begin": {}}
+
+    assert list(StreamOffset.from_json(document).end) == [("path:/var/a#b", "t")]
+
+
 def test_a_later_version_is_refused_with_the_reason() -> None:
     with pytest.raises(ValueError, match=r"offsets of version 3, .* use the newer nsqd"):
         StreamOffset.from_json({"version": 3, "end": {}, "begin": {}})

@@ -35,7 +35,7 @@ RECORD = 50
 class Query:
     """A query: calls of a reader in the order of Spark's."""
 
-    def __init__(self, path: Path, *, offset: Any = None, **options: str) -> None:
+    def __init__(self, path: Path | str, *, offset: Any = None, **options: str) -> None:
         parsed = parse_read_options(
             {"path": str(path), "lookInterval": "0"} | options, is_stream=True
         )
@@ -462,15 +462,39 @@ def test_queues_that_are_away_fail_by_default(tmp_path: Path, event: str) -> Non
         query.batch()
 
 
-def test_another_spelling_of_the_path_is_the_same_directory(tmp_path: Path) -> None:
+def test_another_spelling_of_the_path_is_the_same_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     directory = tmp_path / "node"
     write_queue(directory, "t", [messages(0, 5)])
     (tmp_path / "link").symlink_to(directory)
     first = Query(directory)
     assert first.batch() == bodies(0, 5)
 
-    for other in (tmp_path / "link", tmp_path / "node" / ".." / "node"):
-        assert Query(other, offset=first.offset).batch() is None
+    monkeypatch.chdir(tmp_path)
+    plain = str(directory)
+    for other in (
+        *(tmp_path / "link", tmp_path / "node" / ".." / "node"),
+        *(f"{plain}/", f"{plain}//", f"/{plain}", "node", "./node/", f"{tmp_path}/nod?"),
+        *(f"file://{plain}", f"file://{plain}/", f"file://{tmp_path}/link"),
+    ):
+        again = Query(other, offset=first.offset)
+        assert again.batch() is None, other
+        again.reader.stop()
+
+
+@pytest.mark.parametrize("first", ["{}", "file://{}"])
+def test_a_queue_without_records_is_the_same_by_another_spelling(
+    tmp_path: Path, first: str
+) -> None:
+    """Nothing but the path tells which queue it is."""
+    write_queue(tmp_path, "t", [[]])
+    query = Query(first.format(tmp_path))
+    query.batch()
+    write_queue(tmp_path, "t", [messages(0, 5)])
+
+    for other in ("file://{}", "{}", "{}/"):
+        assert Query(other.format(tmp_path), offset=query.offset).batch() == bodies(0, 5), other
 
 
 @pytest.mark.parametrize("has_id", [True, False])
