@@ -204,7 +204,10 @@ def _choose_split_bytes(slices: list[SegmentSlice], options: ReadOptions) -> int
     """Return the size to which slices are cut, so that there are enough partitions; or None."""
     if options.min_partitions is None:
         return options.split_bytes
-    total = sum(each.end - each.start + _OPEN_COST_BYTES for each in slices)
+    total = sum(each.end - each.start for each in slices)
+    if len(slices) >= options.min_partitions:
+        # It is enough to gather fewer of them.
+        total += len(slices) * _OPEN_COST_BYTES
     wanted = max(total // options.min_partitions, 1)
     return wanted if wanted < (options.split_bytes or _PARTITION_BYTES) else options.split_bytes
 

@@ -177,6 +177,23 @@ def test_a_report_of_the_fleet(
     assert (node["node"], node["messages"]) == (address, sum(counts.values()))
 
 
+def test_an_export_and_a_replay_of_the_fleet(
+    spark: SparkSession, fleet: Fleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake = str(tmp_path / "lake")
+    assert main(["export", "--lookupd", fleet.lookupd.http_address, "--output", lake]) == 0
+    assert spark.read.parquet(lake).select("id").distinct().count() == 19_994
+
+    with DaemonProcess(tmp_path / "target") as target:
+        replay = ["replay", "--nsqd", fleet.nodes[0].http_address, "--channel", "mail"]
+        where = ["--where", "state = 'deferred' OR text = 'm77'"]
+        to = ["--to", "again", "--addresses", target.tcp_address]
+        assert main([*replay, *where, *to]) == 0, capsys.readouterr().err
+        found = read(nsqd=target.http_address, topic="again")["body"].to_pylist()
+
+    assert sorted(found) == [*(b"later %d" % index for index in range(7)), b"m77"]
+
+
 def test_commands_without_spark(fleet: Fleet, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["count", "--lookupd", fleet.lookupd.http_address, "--channel", "mail"]) == 0
     assert "19,994 messages" in capsys.readouterr().err

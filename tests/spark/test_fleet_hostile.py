@@ -3,6 +3,7 @@
 Each case ends with exactly the rows that were acknowledged, or with an error that names the reason.
 """
 
+import asyncio
 import json
 import pickle
 import re
@@ -25,6 +26,7 @@ from tests.spark.in_process import parse
 from tests.spark.test_fleet_stream import FLAGS, Query, bodies, publish
 from tests.support.daemon_process import DaemonProcess
 from tests.support.http_endpoint import HttpEndpoint
+from tests.support.tcp_proxy import TcpProxy
 from tests.support.waiting import wait_until
 
 
@@ -39,7 +41,8 @@ class Frame:
     """A DataFrame: planned once, and read later, perhaps."""
 
     def __init__(self, **options: str) -> None:
-        self._reader = NsqReader(parse(None, retries="0", **options), message_schema(("body",)))
+        parsed = parse(None, **({"retries": "0"} | options))
+        self._reader = NsqReader(parsed, message_schema(("body",)))
         self._partitions = self._reader.partitions()
 
     def rows(self) -> Iterator[bytes]:
@@ -328,3 +331,35 @@ def test_a_clock_that_is_set_back(tmp_path: Path) -> None:
         in_an_hour = str(time.time_ns() + 3600 * 10**9)
         assert sorted(Frame(since=in_an_hour, **history).rows()) == bodies(0, 400)
         assert sorted(Frame(until=in_an_hour, **history).rows()) == bodies(400, 400)
+
+
+async def test_a_network_that_breaks_within_answers(tmp_path: Path) -> None:
+    """Executors ask again from where they were: every row once."""
+    size = BLOCK_BYTES // 64
+    with DaemonProcess(tmp_path, "--mem-queue-size=0") as node:
+        for first in range(0, 400, 20):
+            records = [b"%03d" % number + bytes(size) for number in range(first, first + 20)]
+            body = b"".join(len(each).to_bytes(4) + each for each in records)
+            framed = len(records).to_bytes(4) + body
+            node.request("POST", "/mpub?topic=t&binary=true", framed)
+        port = int(node.http_address.rpartition(":")[2])
+        async with TcpProxy(port) as network:
+            # The whole of it takes some seconds.
+            network.delay_s = 0.005
+            frame = await asyncio.to_thread(
+                Frame, nsqd=network.address, topic="t", retries="20", timeout="5"
+            )
+            reading = asyncio.create_task(
+                asyncio.to_thread(lambda: [row[:3] for row in frame.rows()])
+            )
+            cuts = 0
+            while not reading.done() and cuts < 5:
+                await asyncio.sleep(0.3)
+                await network.cut()
+                network.heal()
+                cuts += 1
+            found = await reading
+            connections = network.connection_count
+
+    assert sorted(found) == [b"%03d" % number for number in range(400)]
+    assert connections > cuts > 1

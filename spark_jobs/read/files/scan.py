@@ -213,13 +213,16 @@ def find_splits(
         OSError: the file cannot be read.
     """
     start = each.start
+    target = start + split_bytes
     for found, _ in _scan((each,), options):
         if isinstance(found, Corruption):
             continue
-        for offset in found.file_offsets_past(start + split_bytes, split_bytes):
-            if offset - start >= split_bytes:
+        for offset in found.file_offsets_past(target, split_bytes):
+            # A record may be larger than that, and be the first behind several targets.
+            if offset > start:
                 yield replace(each, start=start, end=offset)
                 start = offset
+            target += split_bytes
     yield replace(each, start=start)
 
 

@@ -38,6 +38,31 @@ def test_large_segments_are_cut_between_records(tmp_path: Path) -> None:
     assert cuts == [(0, 200), (200, 400), (400, 500)]
 
 
+def test_no_part_is_twice_as_large_as_asked_for(tmp_path: Path) -> None:
+    """The first record behind a multiple of the size is where a part ends."""
+    write_queue(tmp_path, "t", [messages(0, 40)])
+
+    partitions = plan_messages(parse(tmp_path, splitBytes="280"))
+
+    ends = [each.end for partition in partitions for each in partition.slices]
+    assert ends == [300, 600, 850, 1150, 1400, 1700, 2000]
+
+
+@pytest.mark.parametrize("queue_count", [1, 3, 20])
+@pytest.mark.parametrize("wanted", [1, 2, 4, 7])
+def test_there_are_at_least_as_many_partitions_as_asked_for(
+    tmp_path: Path, queue_count: int, wanted: int
+) -> None:
+    for number in range(queue_count):
+        write_queue(tmp_path, f"t{number:03d}", [messages(number * 40, 40)])
+    given = {"minPartitions": str(wanted)}
+
+    partitions = plan_messages(parse(tmp_path, **given))
+
+    assert wanted <= len(partitions) <= wanted + queue_count
+    assert sorted(read_bodies(tmp_path, **given)) == sorted(read_bodies(tmp_path))
+
+
 def test_failfast_refuses_gaps(tmp_path: Path) -> None:
     write_queue(tmp_path, "t", [messages(0, 1), messages(1, 1)])
     path = segment_path(tmp_path, "t", 0)
