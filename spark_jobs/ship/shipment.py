@@ -181,14 +181,7 @@ class Shipment:
             if is_changed and ledger.generation is not None:
                 self._commit(ledger)
             return
-        ledger.adopt(queue.generation, numbers[0])
-        waiting = [number for number in numbers if number + ledger.base >= ledger.next_number]
-        if waiting and ledger.segments and waiting[0] + ledger.base > ledger.next_number:
-            lost = waiting[0] + ledger.base - ledger.next_number
-            passed.warnings.append(
-                f"{lost} segments of topic {queue.topic} were deleted by nsqd before they were"
-                " shipped: keep more (--retain-bytes, --retain-time), or ship more often"
-            )
+        waiting = _adopt(ledger, queue, numbers, passed)
         if waiting and is_changed:
             # Before the first copy, too: a queue without metadata is read as far as it goes.
             self._commit(ledger)
@@ -299,3 +292,22 @@ def _finished(queue: Queue) -> list[int]:
     if metadata is None:
         return []
     return [n for n in sorted(queue.sizes) if metadata.read_file <= n < metadata.write_file]
+
+
+def _adopt(ledger: Ledger, queue: Queue, numbers: list[int], passed: Passed) -> list[int]:
+    """Go on with a queue; return the segments that have not arrived, and warn of those gone."""
+    assert queue.generation is not None
+    if ledger.generation not in (None, queue.generation):
+        passed.warnings.append(
+            f"topic {queue.topic} was deleted and made anew: what had not been shipped of it is"
+            " gone"
+        )
+    ledger.adopt(queue.generation, numbers[0])
+    waiting = [number for number in numbers if number + ledger.base >= ledger.next_number]
+    if waiting and ledger.segments and waiting[0] + ledger.base > ledger.next_number:
+        lost = waiting[0] + ledger.base - ledger.next_number
+        passed.warnings.append(
+            f"{lost} segments of topic {queue.topic} were deleted by nsqd before they were shipped:"
+            " keep more (--retain-bytes, --retain-time), or ship more often"
+        )
+    return waiting
