@@ -11,18 +11,21 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from spark_jobs import snapshot
 from spark_jobs.__main__ import main
 from spark_jobs.read.columns import message_schema
 from spark_jobs.read.files.scan import SegmentLostError
 from spark_jobs.read.fleet.client import NodeError
 from spark_jobs.read.fleet.remote_file import BLOCK_BYTES
 from spark_jobs.read.reader import NsqReader
-from tests.spark.in_process import parse
+from tests.spark.in_process import parse, read_table
+from tests.spark.test_fleet import Consumer, create
 from tests.spark.test_fleet_stream import FLAGS, Query, bodies, publish
 from tests.support.daemon_process import DaemonProcess
 from tests.support.http_endpoint import HttpEndpoint
@@ -331,6 +334,44 @@ def test_a_clock_that_is_set_back(tmp_path: Path) -> None:
         in_an_hour = str(time.time_ns() + 3600 * 10**9)
         assert sorted(Frame(since=in_an_hour, **history).rows()) == bodies(0, 400)
         assert sorted(Frame(until=in_an_hour, **history).rows()) == bodies(400, 400)
+
+
+def test_every_snapshot_is_whole_while_consumers_finish_messages(tmp_path: Path) -> None:
+    """What nobody has finished before or after it is there, each message once; nothing else is."""
+    flags = ("--msg-timeout=14m", "--max-heartbeat-interval=1h")
+    nodes = [DaemonProcess(tmp_path / f"n{number}", *flags) for number in range(3)]
+    with ExitStack() as stack:
+        consumers = []
+        for number, node in enumerate(nodes):
+            stack.enter_context(node)
+            create(node, "t", "c")
+            publish(node, number * 10_000, 3000)
+            for _ in range(7):
+                node.request("POST", "/pub?topic=t&defer=900000", b"later")
+            consumers.append(Consumer(node, "t", "c", 1005))
+            stack.callback(consumers[-1].close)
+        options = {"nsqd": ",".join(node.http_address for node in nodes), "topic": "t"}
+
+        def ids() -> list[str]:
+            with snapshot(**options) as snapped:
+                found: list[str] = read_table(None, ("id",), **snapped)["id"].to_pylist()
+            return found
+
+        before = ids()
+        looks = []
+        for _ in range(20):
+            for consumer in consumers:
+                consumer.finish(50)
+            looks.append(ids())
+        for node in nodes:
+            node.wait_for_channel("t", "c", in_flight_count=5)
+        after = ids()
+
+    assert (len(before), len(after)) == (3 * 3007, 3 * 2007)
+    for found in (before, *looks, after):
+        assert len(set(found)) == len(found)
+        assert set(after) <= set(found) <= set(before)
+    assert len({len(found) for found in looks}) > 2, "looks while messages are finished"
 
 
 async def test_a_network_that_breaks_within_answers(tmp_path: Path) -> None:
