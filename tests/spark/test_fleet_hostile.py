@@ -28,7 +28,7 @@ from tests.spark.in_process import parse, read_table
 from tests.spark.test_fleet import Consumer, create
 from tests.spark.test_fleet_stream import FLAGS, Query, bodies, publish
 from tests.support.daemon_process import DaemonProcess
-from tests.support.http_endpoint import HttpEndpoint
+from tests.support.http_endpoint import Answer, HttpEndpoint
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.waiting import wait_until
 
@@ -334,6 +334,20 @@ def test_a_clock_that_is_set_back(tmp_path: Path) -> None:
         in_an_hour = str(time.time_ns() + 3600 * 10**9)
         assert sorted(Frame(since=in_an_hour, **history).rows()) == bodies(0, 400)
         assert sorted(Frame(until=in_an_hour, **history).rows()) == bodies(400, 400)
+
+
+def test_a_node_that_hangs_is_asked_twice(tmp_path: Path) -> None:
+    """Not `retries` times: each try takes `timeout`."""
+
+    def hang(endpoint: HttpEndpoint, _target: str, _body: bytes) -> Answer:
+        endpoint.released.wait()
+        return 503, {}, b""
+
+    with HttpEndpoint(hang) as endpoint:
+        address = endpoint.url.removeprefix("http://")
+        with pytest.raises(NodeError, match=rf"{address} cannot be reached: timed out \(tried 2"):
+            Frame(nsqd=address, topic="t", timeout="1", retries="6")
+        endpoint.released.set()
 
 
 def test_every_snapshot_is_whole_while_consumers_finish_messages(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from spark_jobs.read.fleet.options import FleetOptions
 
 _FIRST_PAUSE_S = 0.1
 _MAX_PAUSE_S = 3.0
+# A node that does not answer in time is asked once more: each try takes the whole timeout.
+_MAX_HANGS = 1
 _MAX_JSON_BYTES = 1024 * 1024 * 1024
 _MAX_ERROR_BYTES = 64 * 1024
 _MAX_TOKEN_BYTES = 64 * 1024
@@ -151,7 +153,7 @@ class NodeClient:
         self, method: str, target: str, body: bytes | None, headers: dict[str, str], read: Any
     ) -> Any:
         """Make a request until there is an answer, or too many tries have failed."""
-        failure_count = 0
+        failure_count = hang_count = 0
         while True:
             # nsqd closes connections that are idle, and all of them when it is started again.
             is_kept = self._connection is not None
@@ -176,7 +178,8 @@ class NodeClient:
             if is_kept and not isinstance(cause, RefusedError):
                 continue
             failure_count += 1
-            if failure_count > self._options.retry_count:
+            hang_count += isinstance(cause, TimeoutError)
+            if failure_count > self._options.retry_count or hang_count > _MAX_HANGS:
                 if isinstance(cause, RefusedError):
                     raise cause
                 raise NodeError(

@@ -512,6 +512,24 @@ def test_a_directory_that_was_moved_goes_on(tmp_path: Path, *, has_id: bool) -> 
     assert str(tmp_path) not in json.dumps(first.offset) or not has_id
 
 
+@pytest.mark.parametrize("count", [0, 5])
+def test_a_directory_of_the_original_nsqd_that_ours_takes_over(tmp_path: Path, count: int) -> None:
+    """It gets an id, and its queues generations; the query goes on, and back again."""
+    write_queue(tmp_path, "t", [messages(0, count)])
+    query = Query(tmp_path)
+    query.batch()
+    (tmp_path / "nsqd.node").write_text("c" * 32 + "\n")
+    (tmp_path / "t.diskqueue.generation").write_text("d" * 32 + "\n")
+    write_queue(tmp_path, "t", [messages(0, count + 3)])
+
+    ours = Query(tmp_path, offset=query.offset)
+    assert ours.batch() == bodies(count, 3)
+    assert ours.batch() is None
+    # The original one leaves the files as they are.
+    write_queue(tmp_path, "t", [messages(0, count + 4)])
+    assert Query(tmp_path, offset=ours.offset).batch() == bodies(count + 3, 1)
+
+
 def test_two_copies_of_one_node_are_refused(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write_queue(tmp_path / name, "t", [messages(0, 5)])
