@@ -13,7 +13,7 @@ SEEDS ?= 2000
 KILLS ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help run test coverage lint format bench bench-clients soak soak-client damage cluster stream-kills bench-spark test-spark screenshots fuzz mutants java chromium clean
+.PHONY: help run test coverage lint format bench bench-clients bench-console soak soak-client damage cluster stream-kills bench-spark test-spark screenshots fuzz mutants java chromium clean
 
 help: ## list these targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +70,9 @@ bench: $(VENV)/.run ## measure (ARGS=fairness: how long clients wait; ARGS=--cli
 
 bench-clients: $(VENV)/.test ## measure nsqd.client and nsq, with pynsq and Go's tools (ARGS="--against nsqd")
 	$(BIN)/python -m bench.clients $(ARGS)
+
+bench-console: $(VENV)/.test chromium ## measure every bar of the console, in 8 minutes (ARGS="page": that part alone)
+	$(BIN)/python -m tests.console.bars $(ARGS)
 
 soak: $(VENV)/.test ## kill nsqd and cut its power for MINUTES=30 (SEED=kill-1 plays one round again)
 	$(BIN)/python -m tests.crash.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)

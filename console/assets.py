@@ -58,7 +58,6 @@ _ENTRY: Final = "main.js"
 # The modules of the first load besides: the browser fetches them at once, instead of finding one
 # import after the other.
 _FIRST: Final = (
-    "actions.js",
     "api.js",
     "format.js",
     "model.js",
@@ -85,7 +84,7 @@ class Mode(enum.Enum):
         """The modules that a browser needs for the first page."""
         if self is Mode.NODE:
             return (*_FIRST, "history.js", "source_node.js")
-        return (*_FIRST, "bodies.js", "source_cluster.js")
+        return (*_FIRST, "source_cluster.js")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,21 +5,14 @@
 
 import { html, nothing } from "./vendor/lit-html/lit-html.js";
 import * as format from "./format.js";
-import { keyOf } from "./model.js";
+import { invalidName, keyOf } from "./model.js";
 import { openDialog } from "./widgets.js";
 
 const WAIT_MS = 1000;
-const NAME = /^[.a-zA-Z0-9_-]{1,64}(#ephemeral)?$/;
 const PAST = { pause: "paused", unpause: "unpaused", empty: "emptied", delete: "deleted", create: "created", tombstone: "hidden from discovery", drain: "draining", set_limits: "set", close_client: "closed", drop: "dropped", move: "moved", replay: "replayed", set_log_level: "set" };
 
 export const nameOf = ({ topic, channel, node }) => (topic === undefined ? node : keyOf(topic, channel));
 const withNode = (target) => (target.topic !== undefined && target.node ? `${nameOf(target)} on ${target.node}` : nameOf(target));
-
-export function invalidName(name) {
-  if (!name) return "A name is needed.";
-  if (name.replace(/#ephemeral$/, "").length > 64) return "At most 64 characters.";
-  return NAME.test(name) ? null : "Letters, digits, . _ - only, and #ephemeral at the end.";
-}
 
 /** Do it and tell the outcome; resolves with whether all went well. */
 export async function run(app, action, targets, { confirm, params, onProgress, signal, isQuiet } = {}) {

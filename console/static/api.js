@@ -75,5 +75,9 @@ export function withQuery(path, query) {
 
 /** Rows of an answer with columns, as objects. */
 export function toObjects({ columns, rows }) {
-  return rows.map((row) => Object.fromEntries(columns.map((name, at) => [name, row[at]])));
+  return rows.map((row) => {
+    const found = {};
+    for (let at = 0; at < columns.length; at++) found[columns[at]] = row[at];
+    return found;
+  });
 }

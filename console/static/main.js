@@ -1,7 +1,6 @@
 // The shell of the page: where it is, what it asks and when, what every page has around it.
 
 import { html, nothing, render } from "./vendor/lit-html/lit-html.js";
-import * as actions from "./actions.js";
 import * as format from "./format.js";
 import { Poller, Prefs, makeHref, parseRoute } from "./store.js";
 import { rowHeight, watchScroll } from "./table.js";
@@ -39,6 +38,7 @@ const NAVIGATION = [
   ["dead-letters", "Dead letters", "d"],
   ["settings", "Settings", "s"],
 ];
+const LISTS = ["overview", "topics"];
 const PARENTS = { topic: "topics", channel: "topics", messages: "topics", node: "nodes", lookup: "settings", counter: "overview" };
 
 class App {
@@ -155,13 +155,15 @@ class App {
   /** Ask what this page alone shows; `every` bounds how often. */
   async load() {
     const { view, route } = this;
-    if (!view?.load || !this.overview) return;
+    const isList = LISTS.includes(route.name);
+    if (!view || !this.overview || (isList && !view.load)) return;
     if (performance.now() - this.loadedAt < (view.every ?? 0) * 1000) return;
     this.loadedAt = performance.now();
     let data = null;
     let error = null;
     try {
-      data = await view.load(this, route);
+      // What nodes lack decides what is offered on all pages but the lists.
+      [data = null] = await Promise.all([view.load?.(this, route), isList ? null : this.source.nodes()]);
     } catch (caught) {
       error = caught;
       if (error.status === 401) this.askToken();
@@ -179,7 +181,23 @@ class App {
   }
 
   askToken() {
-    if (!this.dialog) actions.signIn(this);
+    if (!this.dialog) this.act("signIn");
+  }
+
+  /** Do what actions.js has under a name; it is fetched when somebody acts for the first time. */
+  async act(name, ...parameters) {
+    if (this.isFetching) return null; // the second click of a double click
+    this.isFetching = true;
+    let actions;
+    try {
+      actions = await import("./actions.js");
+    } catch (error) {
+      this.notify(`Not loaded: ${error.message}`, { kind: "bad" });
+      return null;
+    } finally {
+      this.isFetching = false;
+    }
+    return actions[name](this, ...parameters);
   }
 
   // What it shows.
@@ -242,9 +260,8 @@ function topBar(app) {
   const [state, kind] = refreshState(app);
   const theme = app.prefs.get("theme");
   const next = { system: "dark", dark: "light", light: "system" }[theme] ?? "dark";
-  const names = [...(app.model?.topics.keys() ?? [])];
   const text = (app.memory.get("search") ?? "").toLowerCase();
-  const suggestions = text ? names.filter((name) => name.toLowerCase().includes(text)).slice(0, 12) : [];
+  const suggestions = text ? [...app.model.topics.keys()].filter((name) => name.toLowerCase().includes(text)).slice(0, 12) : [];
   const search = (event) => {
     event.preventDefault();
     const value = new FormData(event.target).get("q").trim();

@@ -1,14 +1,16 @@
 // The dialog that publishes by hand.
 
 import { html, nothing } from "./vendor/lit-html/lit-html.js";
-import { invalidName, signIn } from "./actions.js";
+import { signIn } from "./actions.js";
 import { decodeUtf8, encodeUtf8, fromBase64, toBase64 } from "./bodies.js";
 import * as format from "./format.js";
+import { invalidName } from "./model.js";
 import { openDialog } from "./widgets.js";
 
 /** Publish by hand. */
-export function publish(app, { topic = "", body = "", isBase64 = false, node = null } = {}) {
-  const nodes = app.source.mode === "cluster" ? [...(app.source.nodeNames ?? [])] : [];
+export async function publish(app, { topic = "", body = "", isBase64 = false, node = null } = {}) {
+  await app.source.nodes();
+  const nodes = app.source.nodeNames ?? [];
   return openDialog(app, "Publish", (dialog) => {
     const { state } = dialog;
     const submit = async (event) => {

@@ -1,7 +1,6 @@
 // Cluster mode: nsqadmin's API v2 (docs/contract/console_api.md), in the shapes that it has.
 
 import { ask, toObjects, withQuery } from "./api.js";
-import { toBase64 } from "./bodies.js";
 import { Model } from "./model.js";
 
 const SPARK_EVERY_MS = 10_000;
@@ -22,6 +21,8 @@ export class ClusterSource {
     this.sparkNames = "";
     this.sparkedAt = -Infinity;
     this.nodeList = [];
+    this.nodesAsked = null;
+    this.nodeSeq = null; // the round that the list of nodes is of
   }
 
   request(method, path, query = {}, body = undefined) {
@@ -55,18 +56,13 @@ export class ClusterSource {
   }
 
   async poll() {
-    const [overview, queues, nodes] = await Promise.all([
+    const [overview, queues] = await Promise.all([
       this.request("GET", "overview", { since: this.seq }),
       this.request("GET", "queues", { since: this.seq }),
-      this.request("GET", "nodes", { since: this.seq }),
     ]);
     if (overview) {
       this.overview = overview;
       this.updatedAt = performance.now();
-    }
-    if (nodes) {
-      this.nodeList = nodes.nodes;
-      this.lookupdCount = nodes.lookupd_count;
     }
     if (queues) {
       this.model.apply(toObjects(queues), { removed: queues.removed, full: queues.full });
@@ -107,8 +103,21 @@ export class ClusterSource {
     return this.request("GET", "topics", { topic, channel, fresh: fresh ? 1 : null });
   }
 
+  /** The nodes as of the last round; lists of queues do without, and five hundred are 20 KB. */
   async nodes() {
+    if (this.nodeSeq !== this.seq) this.nodesAsked ??= this.askNodes().finally(() => (this.nodesAsked = null));
+    await this.nodesAsked;
     return { lookupd_count: this.lookupdCount, nodes: this.nodeList };
+  }
+
+  async askNodes() {
+    const { seq } = this;
+    const answer = await this.request("GET", "nodes", { since: this.nodeSeq });
+    if (answer) {
+      this.nodeList = answer.nodes;
+      this.lookupdCount = answer.lookupd_count;
+    }
+    this.nodeSeq = seq;
   }
 
   nodeDetail(node) {
@@ -149,7 +158,8 @@ export class ClusterSource {
     return this.request("GET", `messages/${encodeURIComponent(node)}/${encodeURIComponent(id)}`, { topic, channel });
   }
 
-  publish({ topic, node, body, defer_ms, count }) {
+  async publish({ topic, node, body, defer_ms, count }) {
+    const { toBase64 } = await import("./bodies.js");
     return this.request("POST", "messages", {}, { topic, node, body_base64: toBase64(body), defer_ms, count });
   }
 

@@ -47,6 +47,17 @@ export function sortRows(rows, { column, isDown }, keyOf) {
   return decorated.map((each) => each[2]);
 }
 
+// The order of the rows that a table showed last: while it is scrolled, they are the same array.
+const sorted = new Map(); // id of the table -> {rows, column, isDown, result}
+
+function sortOnce(id, rows, order, keyOf) {
+  const known = sorted.get(id);
+  if (known?.rows === rows && known.column === order.column?.id && known.isDown === order.isDown) return known.result;
+  const result = sortRows(rows, order, keyOf);
+  sorted.set(id, { rows, column: order.column?.id, isDown: order.isDown, result });
+  return result;
+}
+
 /** Put the visible part of tables where the scrolled page is; call it on scroll and resize. */
 export function watchScroll(invalidate) {
   addEventListener("scroll", invalidate, { passive: true });
@@ -65,7 +76,7 @@ export function table(app, spec) {
   const hidden = app.prefs.get("columns")[id] ?? {};
   const shown = columns.filter((column) => !(hidden[column.id] ?? column.isHidden));
   const order = parseSort(app.route.query[sortKey], columns, fallback);
-  const rows = sortRows(spec.rows, order, keyOf);
+  const rows = sortOnce(id, spec.rows, order, keyOf);
   if (!rows.length) return spec.empty ?? nothing;
 
   const height = rowHeight(app.prefs);

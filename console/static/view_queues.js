@@ -1,8 +1,8 @@
 // Overview, topics, one topic, one channel.
 
 import { html, nothing } from "./vendor/lit-html/lit-html.js";
-import * as actions from "./actions.js";
 import * as format from "./format.js";
+import { invalidName } from "./model.js";
 import { columnsMenu, table } from "./table.js";
 import { badge, button, chart, copyLine, emptyState, paused, rangePicker, spark, tabs, tile, tiles } from "./widgets.js";
 
@@ -28,7 +28,7 @@ function findingRow(app, finding) {
   return html`<li class=${severity}>
     <span class="sign" role="img" aria-label=${severity}>${{ error: "!", warning: "!", info: "i" }[severity]}</span>
     <div><p>${href ? html`<a href=${href}>${finding.text}</a>` : finding.text}${details ? html` <span class="soft">${details}</span>` : nothing}</p><p class="soft">${hint}</p></div>
-    ${["no_consumer", "no_channel"].includes(finding.kind) && app.can("operate") ? button("Pause topic", () => actions.pause(app, [{ topic }], true)) : nothing}
+    ${["no_consumer", "no_channel"].includes(finding.kind) && app.can("operate") ? button("Pause topic", () => app.act("pause", [{ topic }], true)) : nothing}
   </li>`;
 }
 
@@ -78,17 +78,28 @@ function noTopics(app) {
   return emptyState(
     "No topic yet. Publish the first message:",
     app.source.mode === "node" ? copyLine(app, firstMessage(app)) : html`<p>to any nsqd of the cluster, or from here.</p>`,
-    app.can("operate") ? html`<p>${button("Publish…", () => actions.publish(app, { topic: "greetings", body: "hello, world" }), { kind: "primary" })}</p>` : nothing,
+    app.can("operate") ? html`<p>${button("Publish…", () => app.act("publish", { topic: "greetings", body: "hello, world" }), { kind: "primary" })}</p>` : nothing,
   );
+}
+
+// The rows of the table as of the last render; scrolling changes none of them.
+let shown = { rows: [] };
+
+function rowsOf({ model }, q, backlog) {
+  if (shown.model !== model || shown.version !== model.version || shown.q !== q || shown.backlog !== backlog) {
+    const wanted = q.toLowerCase();
+    const fits = (row) => (!wanted || row.topic.toLowerCase().includes(wanted) || row.list.some((channel) => channel.channel.toLowerCase().includes(wanted))) && (!backlog || row.waiting > 0);
+    shown = { model, version: model.version, q, backlog, rows: [...model.topics.values()].filter(fits) };
+  }
+  return shown.rows;
 }
 
 function topicsTable(app) {
   current = app;
   const { q = "", backlog } = app.route.query;
-  const all = [...app.model.topics.values()];
-  const wanted = q.toLowerCase();
-  const rows = all.filter((row) => (!wanted || row.topic.toLowerCase().includes(wanted) || row.list.some((channel) => channel.channel.toLowerCase().includes(wanted))) && (!backlog || row.waiting > 0));
-  if (!all.length) return noTopics(app);
+  const count = app.model.topics.size;
+  const rows = rowsOf(app, q, backlog);
+  if (!count) return noTopics(app);
   for (const name of app.marks) if (!app.model.topics.has(name)) app.marks.delete(name);
   const marked = [...app.marks].map((topic) => ({ topic }));
   const isAdmin = app.can("admin");
@@ -96,17 +107,17 @@ function topicsTable(app) {
   app.source.sparklines(rows.slice(0, 80).map((row) => row.topic));
   return html`<section aria-labelledby="topics-title">
     <div class="bar">
-      <h2 id="topics-title">Topics <span class="soft">(${rows.length === all.length ? format.count(all.length) : `${format.count(rows.length)} of ${format.count(all.length)}`})</span></h2>
+      <h2 id="topics-title">Topics <span class="soft">(${rows.length === count ? format.count(count) : `${format.count(rows.length)} of ${format.count(count)}`})</span></h2>
       <input id="filter" type="search" placeholder="Filter" aria-label="filter topics" .value=${q} autocomplete="off" spellcheck="false" @input=${(event) => app.setQuery({ q: event.target.value }, { isTyping: true })} />
       <label class="check"><input type="checkbox" .checked=${Boolean(backlog)} @change=${(event) => app.setQuery({ backlog: event.target.checked ? 1 : null })} /> only with backlog</label>
       ${columnsMenu(app, "topics", TOPIC_COLUMNS)}
       <span class="grow"></span>
       ${marked.length && canOperate
         ? html`<span class="mark-count">${format.count(marked.length)} marked</span>
-            ${button("Pause", () => actions.pause(app, marked, true))}${button("Unpause", () => actions.pause(app, marked, false))}
-            ${isAdmin ? html`${button("Empty…", () => actions.lose(app, "empty", marked))}${button("Delete…", () => actions.lose(app, "delete", marked))}` : nothing}`
+            ${button("Pause", () => app.act("pause", marked, true))}${button("Unpause", () => app.act("pause", marked, false))}
+            ${isAdmin ? html`${button("Empty…", () => app.act("lose", "empty", marked))}${button("Delete…", () => app.act("lose", "delete", marked))}` : nothing}`
         : canOperate
-          ? html`${button("Publish…", () => actions.publish(app))}${button("Create topic…", () => actions.create(app))}`
+          ? html`${button("Publish…", () => app.act("publish"))}${button("Create topic…", () => app.act("create"))}`
           : nothing}
     </div>
     ${table(app, {
@@ -119,7 +130,7 @@ function topicsTable(app) {
 function pauseMarked(app, key) {
   const names = app.marks.size ? [...app.marks] : key ? [key] : [];
   const rows = names.map((name) => app.model.topics.get(name)).filter(Boolean);
-  if (rows.length && app.can("operate")) actions.pause(app, rows.map((row) => ({ topic: row.topic })), rows.some((row) => !row.paused));
+  if (rows.length && app.can("operate")) app.act("pause", rows.map((row) => ({ topic: row.topic })), rows.some((row) => !row.paused));
 }
 
 const nodesNote = ({ up, stale, gone }) => (stale || gone ? `${up} of ${up + stale + gone} nodes answer` : null);
@@ -185,7 +196,7 @@ const channelColumns = (app) => [
   {
     id: "act", label: "", css: "act", cell: (row) => {
       const target = [{ topic: row.topic, channel: row.channel }];
-      return app.can("operate") ? html`${button(row.paused ? "Unpause" : "Pause", () => actions.pause(app, target, !row.paused))}${app.can("admin") ? button("Empty…", () => actions.lose(app, "empty", target)) : nothing}` : nothing;
+      return app.can("operate") ? html`${button(row.paused ? "Unpause" : "Pause", () => app.act("pause", target, !row.paused))}${app.can("admin") ? button("Empty…", () => app.act("lose", "empty", target)) : nothing}` : nothing;
     },
   },
 ];
@@ -205,14 +216,14 @@ const topicNodeColumns = (app, topic) => [
     id: "act", label: "", css: "act", cell: (row) => {
       const target = [{ topic, node: row.node }];
       if (!app.can("operate") || app.source.mode === "node") return nothing;
-      return html`${button(row.paused ? "Unpause here" : "Pause here", () => actions.pause(app, target, !row.paused))}${app.can("admin") ? html`${button("Empty here…", () => actions.lose(app, "empty", target))}${button("Tombstone…", () => tombstone(app, topic, row.node))}` : nothing}`;
+      return html`${button(row.paused ? "Unpause here" : "Pause here", () => app.act("pause", target, !row.paused))}${app.can("admin") ? html`${button("Empty here…", () => app.act("lose", "empty", target))}${button("Tombstone…", () => tombstone(app, topic, row.node))}` : nothing}`;
     },
   },
 ];
 
 async function tombstone(app, topic, node) {
   const body = html`<p>Consumers are not sent to <b>${node}</b> for <b>${topic}</b> any more, for about 45 s; then the topic is deleted there. A producer that publishes to the node again brings it back.</p>`;
-  if (await actions.confirmOnce(app, { title: `Tombstone ${topic} on ${node}`, body, button: "Tombstone" })) actions.run(app, "tombstone", [{ topic, node }]);
+  if (await app.act("confirmOnce", { title: `Tombstone ${topic} on ${node}`, body, button: "Tombstone" })) app.act("run", "tombstone", [{ topic, node }]);
 }
 
 const TABS = [["channels", "Channels"], ["nodes", "Nodes"], ["messages", "Messages"], ["limits", "Limits"]];
@@ -249,7 +260,7 @@ export const topic = {
     if (error && !data) {
       return html`${heading}<h1 tabindex="-1">${name}</h1>${errorState(app, error, {
         what: `No node has a topic ${name}.`, back: app.href("topics"), backLabel: "All topics",
-        more: app.can("operate") && !actions.invalidName(name) ? html`<p>${button("Publish to it…", () => actions.publish(app, { topic: name }))}</p>` : nothing,
+        more: app.can("operate") && !invalidName(name) ? html`<p>${button("Publish to it…", () => app.act("publish", { topic: name }))}</p>` : nothing,
       })}`;
     }
     const detail = data?.detail;
@@ -259,8 +270,8 @@ export const topic = {
     return html`${heading}
       <div class="bar"><h1 tabindex="-1">${name}</h1>${pausedRow(detail)}${detail.dead_letter_topic ? html`<small>dead letters go to <a href=${app.href("topic", { topic: detail.dead_letter_topic })}>${detail.dead_letter_topic}</a></small>` : nothing}
         <span class="grow"></span>
-        ${app.can("operate") ? html`${button("Publish…", () => actions.publish(app, { topic: name }), { kind: "primary" })}${button(detail.paused ? "Unpause" : "Pause", () => actions.pause(app, target, !detail.paused))}${button("Create channel…", () => actions.create(app, { topic: name }))}` : nothing}
-        ${app.can("admin") ? html`${button("Empty…", () => actions.lose(app, "empty", target))}${button("Delete…", () => actions.lose(app, "delete", target))}` : nothing}
+        ${app.can("operate") ? html`${button("Publish…", () => app.act("publish", { topic: name }), { kind: "primary" })}${button(detail.paused ? "Unpause" : "Pause", () => app.act("pause", target, !detail.paused))}${button("Create channel…", () => app.act("create", { topic: name }))}` : nothing}
+        ${app.can("admin") ? html`${button("Empty…", () => app.act("lose", "empty", target))}${button("Delete…", () => app.act("lose", "delete", target))}` : nothing}
       </div>
       ${(detail.warnings ?? []).map((text) => html`<p class="warning">${text}</p>`)}
       ${tiles(
@@ -281,7 +292,7 @@ export const topic = {
       ${tab === "channels"
         ? table(app, {
             id: "channels", label: "channels", columns: channelColumns(app), rows: detail.channel_list, keyOf: (row) => row.channel, fallback: "channel",
-            empty: emptyState("No channel: messages wait in the topic until one exists.", app.can("operate") ? html`<p>${button("Create channel…", () => actions.create(app, { topic: name }))}</p>` : nothing),
+            empty: emptyState("No channel: messages wait in the topic until one exists.", app.can("operate") ? html`<p>${button("Create channel…", () => app.act("create", { topic: name }))}</p>` : nothing),
           })
         : tab === "nodes"
           ? table(app, { id: "topic-nodes", label: "nodes", columns: topicNodeColumns(app, name), rows: detail.node_list, keyOf: (row) => row.node, sortKey: "nsort", fallback: "node", rowClass: (row) => (row.state === "up" ? "" : "old"), empty: emptyState("No node has this topic now.", html`<p>${(detail.lookupds ?? []).filter((each) => each.knows).map((each) => each.address).join(", ")} still know${(detail.lookupds ?? []).length === 1 ? "s" : ""} it.</p>`) })
@@ -291,7 +302,7 @@ export const topic = {
   },
   onPause(app) {
     const row = app.model.topics.get(app.route.topic);
-    if (row && app.can("operate")) actions.pause(app, [{ topic: row.topic }], !row.paused);
+    if (row && app.can("operate")) app.act("pause", [{ topic: row.topic }], !row.paused);
   },
 };
 
@@ -332,7 +343,7 @@ const channelNodeColumns = (app, target) => [
     id: "act", label: "", css: "act", cell: (row) => {
       if (!app.can("operate") || app.source.mode === "node") return nothing;
       const here = [{ ...target, node: row.node }];
-      return html`${button(row.paused ? "Unpause" : "Pause", () => actions.pause(app, here, !row.paused), { tip: "on this node only" })}${app.can("admin") ? button("Empty…", () => actions.lose(app, "empty", here), { tip: "on this node only" }) : nothing}`;
+      return html`${button(row.paused ? "Unpause" : "Pause", () => app.act("pause", here, !row.paused), { tip: "on this node only" })}${app.can("admin") ? button("Empty…", () => app.act("lose", "empty", here), { tip: "on this node only" }) : nothing}`;
     },
   },
 ];
@@ -384,8 +395,8 @@ export const channel = {
     return html`${heading}
       <div class="bar"><h1 tabindex="-1">${channelName}</h1>${pausedRow(detail)}<span class="grow"></span>
         ${app.can("peek") ? html`<a class="button" href=${app.href("messages", target)}>Peek</a>` : nothing}
-        ${app.can("operate") ? button(detail.paused ? "Unpause" : "Pause", () => actions.pause(app, [target], !detail.paused)) : nothing}
-        ${app.can("admin") ? html`${button("Empty…", () => actions.lose(app, "empty", [target]))}${button("Delete…", () => actions.lose(app, "delete", [target]))}` : nothing}
+        ${app.can("operate") ? button(detail.paused ? "Unpause" : "Pause", () => app.act("pause", [target], !detail.paused)) : nothing}
+        ${app.can("admin") ? html`${button("Empty…", () => app.act("lose", "empty", [target]))}${button("Delete…", () => app.act("lose", "delete", [target]))}` : nothing}
       </div>
       ${tiles(
         tile("Waiting", format.count(detail.depth)),
@@ -416,7 +427,7 @@ export const channel = {
   },
   onPause(app) {
     const { topic: name, channel: channelName } = app.route;
-    if (app.data?.detail && app.can("operate")) actions.pause(app, [{ topic: name, channel: channelName }], !app.data.detail.paused);
+    if (app.data?.detail && app.can("operate")) app.act("pause", [{ topic: name, channel: channelName }], !app.data.detail.paused);
   },
 };
 

@@ -34,6 +34,12 @@ class Admin:
         return f"{HOST}:{self.port}"
 
     @property
+    def pid(self) -> int:
+        """The process."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def log(self) -> str:
         """All it has logged."""
         return self._log_path.read_text(errors="replace")

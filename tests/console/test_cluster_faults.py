@@ -1,8 +1,6 @@
 """The page of nsqadmin while parts of the cluster fail, differ, or are of another kind."""
 
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,13 +13,12 @@ from tests.console.consumer import Consumer
 from tests.support.daemon_process import (
     HOST,
     LOOKUPD,
-    REPOSITORY,
     DaemonProcess,
     WaitingDaemon,
     find_go_program,
 )
+from tests.support.fake_farm import FarmProcess, farm_process
 from tests.support.http_client import fetch
-from tests.support.waiting import PATIENCE_S
 
 ROLES = ("X-User", {"vera": "viewer", "rita": "reader", "otto": "operator", "ada": "admin"})
 
@@ -193,28 +190,16 @@ def test_a_go_nsqd_has_the_basics_and_the_rest_disabled_with_the_reason(
 
 
 @pytest.fixture
-def farm() -> Iterator[int]:
-    """500 nodes with 80 of 2,000 topics; the port of their nsqlookupd."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.fake_farm", "--busy=0.05"],
-        cwd=REPOSITORY,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    assert process.stdin is not None
-    try:
-        yield int(process.stdout.readline())
-    finally:
-        process.stdin.close()
-        process.wait(PATIENCE_S)
-        process.stdout.close()
+def farm() -> Iterator[FarmProcess]:
+    """500 nodes with 80 of 2,000 topics."""
+    with farm_process(busy=0.05) as farm:
+        yield farm
 
 
 def test_five_hundred_nodes_and_two_thousand_topics(
-    farm: int, tmp_path: Path, open_page: OpenPage
+    farm: FarmProcess, tmp_path: Path, open_page: OpenPage
 ) -> None:
-    flags = (f"--lookupd-http-address={HOST}:{farm}", "--http-client-request-timeout=2s")
+    flags = (f"--lookupd-http-address={HOST}:{farm.port}", "--http-client-request-timeout=2s")
     with Admin(tmp_path, *flags) as admin:
         page = open_page(admin, "/topics", base="")
         expect(page.locator("table[aria-rowcount]").first).to_have_attribute(
@@ -225,7 +210,7 @@ def test_five_hundred_nodes_and_two_thousand_topics(
         expect(page.locator("tbody")).to_contain_text("topic_1")
         assert page.locator("tbody tr").count() <= 80
 
-        fetch((HOST, farm), "GET", "/control?hang=50&stir=1")
+        farm.control(hang=50, stir=1)
         page.goto(f"http://{admin.http_address}/")
         expect(page.locator("#total-waiting")).to_contain_text(
             "450 of 500 nodes answer", timeout=60_000

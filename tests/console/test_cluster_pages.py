@@ -16,6 +16,8 @@ from tests.console.consumer import Consumer
 from tests.support.http_client import fetch
 from tests.support.waiting import wait_until
 
+MAX_REQUESTS = 24
+
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
@@ -43,6 +45,19 @@ def test_totals_are_the_sums_of_the_nodes(cluster: Cluster, open_page: OpenPage)
     expect(page).to_have_url(re.compile(r"/topics/sums$"))
     page.locator(".tabs").get_by_role("link", name="Nodes").click()
     expect(page.locator("#topic-nodes tbody tr")).to_have_count(3)
+
+
+def test_the_first_load_asks_little(cluster: Cluster, open_page: OpenPage) -> None:
+    cluster.create("first", "c")
+    page = open_page(cluster.admin, "/settings", base="")
+    asked: set[str] = set()
+    page.on("request", lambda request: asked.add(request.url))
+    page.goto(f"http://{cluster.admin.http_address}/")
+    page.wait_for_selector("nsq-chart canvas")
+    page.wait_for_load_state("networkidle")
+
+    assert len(asked) <= MAX_REQUESTS, asked
+    assert not [url for url in asked if "/api/v2/nodes" in url]
 
 
 def test_pausing_one_node_is_said_on_topic_and_channel(

@@ -116,7 +116,6 @@ async def test_a_poll_gets_what_changed(farm: Farm, start_admin: StartAdmin) -> 
         assert (reply.status, reply.body) == (304, b""), path
     node = farm.nodes[0]
     node.queues[0]["depth"] += 7
-    node.stir(0.0, farm.chance)
     node.render()
     gone = farm.nodes[1].queues.pop()
     farm.nodes[1].render()

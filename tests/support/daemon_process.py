@@ -91,6 +91,12 @@ class Daemon:
             data_path.mkdir(parents=True, exist_ok=True)
 
     @property
+    def pid(self) -> int:
+        """The process."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def tcp_address(self) -> str:
         """Where it speaks its own protocol."""
         return f"{HOST}:{self.tcp_port}"

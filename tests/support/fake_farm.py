@@ -9,11 +9,17 @@ import argparse
 import asyncio
 import json
 import random
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from tests.support.daemon_process import REPOSITORY
+from tests.support.http_client import fetch
+from tests.support.waiting import PATIENCE_S
 
 HOST = "127.0.0.1"
 START_TIME_S = 1_794_000_000
@@ -37,6 +43,7 @@ class FakeNode:
     # The answer to every change, with status 500.
     refusal: bytes | None = None
     stats_count: int = 0
+    request_count: int = 0
     requests: list[tuple[str, str]] = field(default_factory=list)
     queues: list[dict[str, Any]] = field(default_factory=list)
     rendered: list[bytes] = field(default_factory=list)
@@ -80,10 +87,10 @@ class FakeNode:
         """Answer with the queues as they are now."""
         self.rendered = [_encode(topic) for topic in self.queues]
 
-    def stir(self, share: float, chance: random.Random) -> None:
-        """Let messages pass through a share of the topics."""
+    def stir(self, names: Container[str], chance: random.Random) -> None:
+        """Let messages pass through the topics of these names."""
         for index, topic in enumerate(self.queues):
-            if chance.random() < share:
+            if topic["topic_name"] in names:
                 topic["message_count"] += 1000
                 topic["message_bytes"] += 120_000
                 for channel in topic["channels"]:
@@ -93,6 +100,7 @@ class FakeNode:
 
     def respond(self, method: str, target: str) -> Answer:
         """Answer a request."""
+        self.request_count += 1
         self.requests.append((method, target))
         del self.requests[:-1000]
         path = urlsplit(target).path
@@ -144,6 +152,7 @@ class Farm:
         self.port = 0
         # Whether its nsqlookupd answers nobody.
         self.is_hanging = False
+        self.lookup_count = 0
         self._names = names
         self.chance = random.Random(1)
         self._servers: list[asyncio.Server] = []
@@ -165,9 +174,10 @@ class Farm:
             await asyncio.sleep(0)
 
     def stir(self) -> None:
-        """Let time pass: messages move."""
+        """Let time pass: messages move in the same topics on all nodes."""
+        names = {name for name in self._names if self.chance.random() < self.busy}
         for node in self.nodes:
-            node.stir(self.busy, self.chance)
+            node.stir(names, self.chance)
 
     async def _listen(self, respond: Respond) -> int:
         loop = asyncio.get_running_loop()
@@ -180,11 +190,17 @@ class Farm:
         url = urlsplit(target)
         if self.is_hanging:
             return None
-        if url.path == "/topics":
-            return 200, _encode({"topics": self._names})
         if url.path == "/control":
             self._control(dict(parse_qsl(url.query)))
-            return 200, _encode({"stats": sum(node.stats_count for node in self.nodes)})
+            counts = {
+                "stats": sum(node.stats_count for node in self.nodes),
+                "requests": sum(node.request_count for node in self.nodes),
+                "lookups": self.lookup_count,
+            }
+            return 200, _encode(counts)
+        self.lookup_count += 1
+        if url.path == "/topics":
+            return 200, _encode({"topics": self._names})
         if url.path not in ("/nodes", "/lookup"):
             return 200, b"{}"
         topic = dict(parse_qsl(url.query)).get("topic")
@@ -213,6 +229,39 @@ class Farm:
                 node.is_hanging = node.number < int(settings["hang"])
         if "stir" in settings:
             self.stir()
+
+
+class FarmProcess:
+    """A farm in a process of its own, by the port of its nsqlookupd."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    def control(self, **settings: object) -> dict[str, int]:
+        """Change how it behaves; return how often it was asked: stats, requests, lookups."""
+        reply = fetch((HOST, self.port), "GET", f"/control?{urlencode(settings)}")
+        counts: dict[str, int] = reply.json()
+        return counts
+
+
+@contextmanager
+def farm_process(**settings: object) -> Iterator[FarmProcess]:
+    """Run a farm with these settings of the command."""
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.fake_farm", *flags],
+        cwd=REPOSITORY,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    try:
+        yield FarmProcess(int(process.stdout.readline()))
+    finally:
+        process.stdin.close()
+        process.wait(PATIENCE_S)
+        process.stdout.close()
 
 
 class _Connection(asyncio.Protocol):
