@@ -8,65 +8,78 @@ const MAX_INDENT = 40;
 
 /**
  * Lay JSON out over lines; null if the text is no JSON object or array.
- * maxCharacters: the layout ends there; what was read so far must be JSON.
+ * maxCharacters: the layout ends at the line's end there; what was read so far must be JSON.
  */
 export function indentJson(text, maxCharacters = Infinity) {
-  if (!/^\s*[{[]/.test(text)) return null;
+  const { value, done } = jsonPieces(text, maxCharacters).next();
+  if (!done) return { text: value, isWhole: false };
+  return value.isJson ? { text: value.rest, isWhole: true } : null;
+}
+
+/**
+ * Lay JSON out piece by piece, so that a long body can be shown bit by bit.
+ * Yields lines of at least `size` characters together. Returns {isJson, rest, position}: the last
+ * lines, and where in the text they end; from there on it is no JSON unless `isJson`.
+ */
+export function* jsonPieces(text, size) {
   const open = [];
   let out = "";
-  let expects = "value"; // value, key, colon, end; "first" is a value or the end of an empty list
+  let expects = "value"; // value, key, colon, end; "first value" may be the end of an empty list
   let position = 0;
   const line = () => `\n${"  ".repeat(Math.min(open.length, MAX_INDENT))}`;
-  while (position < text.length && out.length < maxCharacters) {
+  if (!/^\s*[{[]/.test(text)) return { isJson: false, rest: out, position };
+  while (position < text.length) {
     TOKEN.lastIndex = position;
     const match = TOKEN.exec(text);
-    if (!match) return /\S/.test(text.slice(position)) ? null : finish();
-    position = TOKEN.lastIndex;
+    if (!match) break;
     const [, mark, string, word] = match;
     const top = open.at(-1);
+    let lines = ""; // what begins a line after this token
     if (mark === "{" || mark === "[") {
-      if (expects !== "value" && expects !== "first value") return null;
+      if (expects !== "value" && expects !== "first value") break;
       open.push(mark);
       const close = mark === "{" ? "}" : "]";
       const empty = /\s*(.)/sy;
-      empty.lastIndex = position;
+      empty.lastIndex = TOKEN.lastIndex;
       if (empty.exec(text)?.[1] === close) {
-        position = empty.lastIndex;
+        TOKEN.lastIndex = empty.lastIndex;
         open.pop();
         out += mark + close;
         expects = "end";
       } else {
-        out += mark + line();
+        out += mark;
+        lines = line();
         expects = mark === "{" ? "key" : "first value";
       }
     } else if (mark === "}" || mark === "]") {
-      if (expects !== "end" || top !== (mark === "}" ? "{" : "[")) return null;
+      if (expects !== "end" || top !== (mark === "}" ? "{" : "[")) break;
       open.pop();
       out += line() + mark;
     } else if (mark === ",") {
-      if (expects !== "end" || !top) return null;
-      out += `,${line()}`;
+      if (expects !== "end" || !top) break;
+      out += ",";
+      lines = line();
       expects = top === "{" ? "key" : "value";
     } else if (mark === ":") {
-      if (expects !== "colon") return null;
+      if (expects !== "colon") break;
       out += ": ";
       expects = "value";
     } else if (expects === "key") {
-      if (string === undefined) return null;
+      if (string === undefined) break;
       out += string;
       expects = "colon";
     } else {
-      if (expects !== "value" && expects !== "first value") return null;
+      if (expects !== "value" && expects !== "first value") break;
       out += string ?? word;
       expects = "end";
     }
-    if (!open.length && expects === "end" && /^\s*$/.test(text.slice(position))) return finish();
+    position = TOKEN.lastIndex;
+    if (lines && out.length >= size) {
+      yield out;
+      out = lines.slice(1);
+    } else out += lines;
   }
-  return out.length >= maxCharacters ? { text: out, isWhole: false } : null;
-
-  function finish() {
-    return open.length || expects !== "end" ? null : { text: out, isWhole: true };
-  }
+  return { isJson: !open.length && expects === "end" && !/\S/.test(text.slice(position)), rest: out, position };
 }
 
 export function decodeUtf8(bytes) {
@@ -95,10 +108,11 @@ export function toBase64(bytes) {
 }
 
 /** Lines of address, sixteen bytes and their characters. */
-export function hexDump(bytes, maxBytes = 4096) {
+export function hexDump(bytes, from = 0, to = bytes.length) {
   const lines = [];
-  for (let at = 0; at < Math.min(bytes.length, maxBytes); at += 16) {
-    const row = Array.from(bytes.subarray(at, Math.min(at + 16, maxBytes)));
+  const end = Math.min(bytes.length, to);
+  for (let at = from; at < end; at += 16) {
+    const row = Array.from(bytes.subarray(at, Math.min(at + 16, end)));
     const hex = row.map((byte) => byte.toString(16).padStart(2, "0")).join(" ");
     const text = row.map((byte) => (byte >= 32 && byte < 127 ? String.fromCharCode(byte) : ".")).join("");
     lines.push(`${at.toString(16).padStart(8, "0")}  ${hex.padEnd(47)}  ${text}`);

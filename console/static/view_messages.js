@@ -2,7 +2,7 @@
 
 import { html, nothing } from "./vendor/lit-html/lit-html.js";
 import * as actions from "./actions.js";
-import { decodeUtf8, encodeUtf8, fromBase64, hexDump, indentJson, toBase64 } from "./bodies.js";
+import { decodeUtf8, encodeUtf8, fromBase64, hexDump, indentJson, jsonPieces, toBase64 } from "./bodies.js";
 import * as format from "./format.js";
 import { serverTime } from "./api.js";
 import { table } from "./table.js";
@@ -11,13 +11,30 @@ import { button, copy, copyLine, download, emptyState, openDialog } from "./widg
 
 const PLACES = [["memory", "memory"], ["disk", "disk"], ["in_flight", "in flight"], ["deferred", "deferred"]];
 const COUNTS = [10, 20, 50, 100];
-const SHOWN_CHARACTERS = 20_000; // of an opened body, before "show all"
-const SHOWN_HEX_BYTES = 4096;
+// Of an opened body; one piece is shown before "show all".
+const PIECE_CHARACTERS = 20_000;
+const PIECE_BYTES = 15_000; // 20,000 characters of base64
+const PIECE_HEX_BYTES = 4096;
+const PREVIEW_CHARACTERS = 200;
 
 const REASONS = { attempts: "too many attempts", ttl: "too old" };
 const NO_REPLAY = "Where they failed is not known there";
 
-const bytesOf = (message) => (message.body === undefined ? fromBase64(message.body_base64 ?? "") : encodeUtf8(message.body));
+// The bytes of messages that were opened, made once: the page renders every second.
+const bodies = new WeakMap();
+
+function bytesOf(message) {
+  if (!bodies.has(message)) bodies.set(message, message.body === undefined ? fromBase64(message.body_base64 ?? "") : encodeUtf8(message.body));
+  return bodies.get(message);
+}
+
+/** The first characters of a body; of what is no text, the first bytes. */
+function previewOf({ body, body_base64: encoded = "" }) {
+  if (body !== undefined) return body.slice(0, PREVIEW_CHARACTERS);
+  const bytes = fromBase64(encoded.slice(0, 24));
+  return decodeUtf8(bytes) ?? `(binary) ${hexDump(bytes, 0, 16).slice(10, 57)}`;
+}
+
 const messageKey = (message) => `${message.node}/${message.id}`;
 
 /** The queue that gave a dead letter up. */
@@ -60,44 +77,69 @@ function refusal(error) {
   return ["The messages could not be read.", error.message];
 }
 
-function bodyView(app, message, view) {
-  const bytes = bytesOf(message);
-  const text = decodeUtf8(bytes);
-  const isAll = view.isAll;
-  const limit = isAll ? Infinity : SHOWN_CHARACTERS;
-  let shown;
-  let isCut = false;
-  if (view.form === "json") {
-    const laid = indentJson(text, limit);
-    shown = laid.text;
-    isCut = !laid.isWhole;
-  } else if (view.form === "text") {
-    shown = text.slice(0, limit);
-    isCut = text.length > limit;
-  } else if (view.form === "base64") {
-    const whole = toBase64(bytes);
-    shown = whole.slice(0, limit);
-    isCut = whole.length > limit;
-  } else {
-    shown = hexDump(bytes, isAll ? 256 * 1024 : SHOWN_HEX_BYTES);
-    isCut = bytes.length > (isAll ? 256 * 1024 : SHOWN_HEX_BYTES);
+function* textPieces(text) {
+  for (let at = 0; at < text.length; ) {
+    // At the end of a line if there is one, as each piece begins a line.
+    const newline = text.lastIndexOf("\n", at + PIECE_CHARACTERS);
+    const end = newline > at && text.length - at > PIECE_CHARACTERS ? newline + 1 : at + PIECE_CHARACTERS;
+    yield text.slice(at, end);
+    at = end;
   }
-  const lines = shown.split("\n").map(view.form === "hex" ? (line) => line : format.visible).join("\n");
-  return html`<pre class="message-body ${view.wraps ? "wrap" : ""}" tabindex="0" dir="auto">${lines}</pre>
-    ${isCut ? html`<p class="soft">Cut. ${isAll ? "Save it to see the rest." : html`<button type="button" @click=${() => { view.isAll = true; app.invalidate(); }}>Show all</button>`}</p>` : nothing}`;
 }
+
+/** The lines of a body in its form, piece by piece. */
+function* piecesOf(message, { form }) {
+  const bytes = bytesOf(message);
+  if (form === "hex") {
+    for (let at = 0; at < bytes.length; at += PIECE_HEX_BYTES) yield hexDump(bytes, at, at + PIECE_HEX_BYTES);
+  } else if (form === "base64") {
+    for (let at = 0; at < bytes.length; at += PIECE_BYTES) yield toBase64(bytes.subarray(at, at + PIECE_BYTES));
+  } else if (form === "json") {
+    const text = decodeUtf8(bytes);
+    const pieces = jsonPieces(text, PIECE_CHARACTERS);
+    let step;
+    for (step = pieces.next(); !step.done; step = pieces.next()) yield* textPieces(step.value);
+    yield* textPieces(step.value.rest);
+    // Cut off or broken further on: the rest stays as it came.
+    if (!step.value.isJson) yield* textPieces(text.slice(step.value.position).trim());
+  } else {
+    yield* textPieces(decodeUtf8(bytes));
+  }
+}
+
+/** Make what an opened message shows: one piece, or all, one after the other so that nothing freezes. */
+async function layOut(app, message, view, changes) {
+  const turn = {};
+  Object.assign(view, { isAll: false, isCut: false, parts: [], turn }, changes);
+  const visible = view.form === "hex" ? (piece) => piece : (piece) => piece.split("\n").map(format.visible).join("\n");
+  for (const piece of piecesOf(message, view)) {
+    if (view.parts.length) {
+      if (!view.isAll) {
+        view.isCut = true;
+        break;
+      }
+      await new Promise((resolve) => setTimeout(resolve));
+      if (view.turn !== turn) return; // another form was chosen meanwhile
+    }
+    view.parts.push(visible(piece));
+    app.invalidate();
+  }
+  app.invalidate();
+}
+
+const bodyView = (app, message, view) => html`<pre class="message-body ${view.wraps ? "wrap" : ""}" tabindex="0" dir="auto">${view.parts.map((part) => html`<span class="part">${part}</span>`)}</pre>
+    ${view.isCut ? html`<p class="soft">Cut. <button type="button" @click=${() => layOut(app, message, view, { isAll: true })}>Show all</button></p>` : nothing}`;
 
 function openedMessage(app, state, message, view) {
   const bytes = bytesOf(message);
   const forms = [["json", "JSON", view.isJson], ["text", "text", view.isText], ["hex", "hex", true], ["base64", "base64", true]];
-  const set = (changes) => {
-    Object.assign(view, changes);
-    app.invalidate();
-  };
   const { origin } = message;
   return html`<div class="bar">
-      <div class="range" role="group" aria-label="how to show the body">${forms.filter(([, , fits]) => fits).map(([id, label]) => html`<button type="button" aria-pressed=${view.form === id ? "true" : "false"} @click=${() => set({ form: id, isAll: false })}>${label}</button>`)}</div>
-      <label class="check"><input type="checkbox" .checked=${view.wraps} @change=${(event) => set({ wraps: event.target.checked })} /> wrap</label>
+      <div class="range" role="group" aria-label="how to show the body">${forms.filter(([, , fits]) => fits).map(([id, label]) => html`<button type="button" aria-pressed=${view.form === id ? "true" : "false"} @click=${() => layOut(app, message, view, { form: id })}>${label}</button>`)}</div>
+      <label class="check"><input type="checkbox" .checked=${view.wraps} @change=${(event) => {
+        view.wraps = event.target.checked;
+        app.invalidate();
+      }} /> wrap</label>
       ${view.isText ? button("Copy", () => copy(app, decodeUtf8(bytes))) : nothing}
       ${button("Save", () => download(`${message.id}.bin`, [bytes]))}
       ${app.can("operate") ? button("Publish a copy…", () => actions.publish(app, draftOf(state.target.topic, bytes))) : nothing}
@@ -139,6 +181,9 @@ async function loadWhole(app, state, message) {
   try {
     const whole = await app.source.message({ ...state.target, node: message.node, id: message.id });
     Object.assign(message, { body: undefined, body_base64: undefined }, whole.message ?? whole, { cut: false });
+    bodies.delete(message);
+    const view = state.open.get(messageKey(message));
+    if (view) layOut(app, message, view);
   } catch (error) {
     app.notify(error.status === 404 ? "The message is not there any more." : error.message, { kind: "bad" });
   }
@@ -150,8 +195,10 @@ function toggle(app, state, message) {
   if (state.open.has(key)) state.open.delete(key);
   else {
     const text = decodeUtf8(bytesOf(message));
-    const isJson = text !== null && indentJson(text, SHOWN_CHARACTERS) !== null;
-    state.open.set(key, { form: isJson ? "json" : text === null ? "hex" : "text", isJson, isText: text !== null, wraps: true });
+    const isJson = text !== null && indentJson(text, PIECE_CHARACTERS) !== null;
+    const view = { form: isJson ? "json" : text === null ? "hex" : "text", isJson, isText: text !== null, wraps: true };
+    state.open.set(key, view);
+    layOut(app, message, view);
   }
   app.invalidate();
 }
@@ -159,7 +206,6 @@ function toggle(app, state, message) {
 function messageRow(app, state, message) {
   const key = messageKey(message);
   const view = state.open.get(key);
-  const text = decodeUtf8(bytesOf(message).subarray(0, 400)) ?? (message.body === undefined ? `(binary) ${hexDump(bytesOf(message).subarray(0, 16)).slice(10, 57)}` : message.body.slice(0, 300));
   const left = message.timeout_ms !== undefined ? `times out in ${format.duration(message.timeout_ms / 1000)}` : message.due_ms !== undefined ? `due in ${format.duration(message.due_ms / 1000)}` : "";
   const age = serverTime() - message.timestamp_ms / 1000;
   return html`<li data-id=${message.id}><div class="message-line ${message.origin ? "dead" : ""}">
@@ -174,7 +220,7 @@ function messageRow(app, state, message) {
       <span class="attempts">${format.plural(message.attempts, "attempt")}</span>
       <span>${format.bytes(message.size)}</span>
       ${message.origin ? html`<span class="from" title="failed in ${originName(message.origin)}: ${originReason(message.origin)}">${originName(message.origin)} · ${message.origin.reason === "ttl" ? "too old" : format.plural(message.origin.attempts ?? 0, "attempt")}</span>` : nothing}
-      <button type="button" class="preview" aria-expanded=${view ? "true" : "false"} @click=${() => toggle(app, state, message)}>${view ? "▾" : "▸"} ${format.visible(text.slice(0, 200))}</button>
+      <button type="button" class="preview" aria-expanded=${view ? "true" : "false"} @click=${() => toggle(app, state, message)}>${view ? "▾" : "▸"} ${format.visible(previewOf(message))}</button>
       <span class="left soft">${left}</span>
     </div>${view ? openedMessage(app, state, message, view) : nothing}</li>`;
 }

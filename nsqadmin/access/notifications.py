@@ -37,6 +37,11 @@ class Notifications:
         self.dropped_count = 0
         self.sent_count = 0
 
+    @property
+    def waiting_count(self) -> int:
+        """How many wait to be posted."""
+        return self._waiting.qsize()
+
     def start(self) -> None:
         """Begin to post."""
         if self._url is not None:

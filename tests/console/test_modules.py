@@ -102,6 +102,26 @@ def test_long_json_is_cut_and_deep_json_needs_no_stack(js: Modules) -> None:
     assert js("$bodies.indentJson('['.repeat(1e5) + ']'.repeat(1e5)).isWhole")
 
 
+@pytest.mark.parametrize(("end", "left"), [("]", None), ("", ""), ("] 1", " 1"), ("}", "}")])
+def test_json_is_laid_out_piece_by_piece(js: Modules, end: str, left: str | None) -> None:
+    pieces = js(
+        """(text) => {
+          const pieces = $bodies.jsonPieces(text, 1000);
+          const found = [];
+          let step;
+          for (step = pieces.next(); !step.done; step = pieces.next()) found.push(step.value);
+          return { found, ...step.value, left: text.slice(step.value.position) };
+        }""",
+        "[" + "1," * 3000 + "1" + end,
+    )
+
+    assert pieces["isJson"] is (left is None)
+    laid = "\n".join([*pieces["found"], pieces["rest"]])
+    assert laid.startswith("[\n" + "  1,\n" * 3000 + "  1")
+    assert all(1000 <= len(piece) < 1100 for piece in pieces["found"])
+    assert pieces["left"] == (left or "")
+
+
 def test_bytes_as_hex_and_base64(js: Modules) -> None:
     assert js("$bodies.hexDump(new Uint8Array([0, 65, 255]))") == (
         f"00000000  {'00 41 ff':<47}  .A."

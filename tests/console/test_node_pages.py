@@ -290,6 +290,8 @@ def test_creating_says_what_is_wrong_with_a_name(nsqd: DaemonProcess, open_page:
     assert nsqd.find_channel("made-here", "c") is not None
 
 
+# Characters that the page lays out in one go, about.
+MOST_AT_ONCE = 50_000
 BIG_JSON = b'{"list":[' + b",".join([b'{"n":1234567890123456789}'] * 40_000) + b"]}"
 
 
@@ -317,6 +319,49 @@ def test_peeking_shows_json_digit_by_digit_and_changes_nothing(
     for _ in range(10):
         page.locator("#look").click()
     assert nsqd.find_channel("peeks", "c") == before
+
+
+def test_a_long_body_is_shown_bit_by_bit_and_laid_out_once(
+    nsqd: DaemonProcess, open_page: OpenPage
+) -> None:
+    create(nsqd, "long", "c")
+    long = b'{"numbers": [' + b",".join(b"%d" % number for number in range(130_000)) + b"]}"
+    broken = long[:60_000]
+    publish(nsqd, "long", long, broken)
+    page = open_page(nsqd, "/topics/long/c/messages")
+    rows = page.locator(".messages > li")
+    for at, end in ((0, "]}"), (1, broken.decode()[-5:])):
+        row = rows.nth(at)
+        row.locator(".preview").click()
+        assert len(row.locator("pre").inner_text()) < MOST_AT_ONCE
+        row.get_by_role("button", name="Show all").click()
+        page.wait_for_function(
+            "([at, end]) => document.querySelectorAll('.messages > li')[at]"
+            ".querySelector('pre').textContent.replaceAll(/\\s/g, '').endsWith(end)",
+            arg=[at, end],
+        )
+        assert row.get_by_role("button", name="Show all").count() == 0
+
+    text = page.locator("pre").first.text_content() or ""
+    assert "".join(text.split()) == long.decode().replace(" ", "")
+    parts = page.locator("pre .part").all_text_contents()
+    assert max(map(len, parts)) < MOST_AT_ONCE
+    # The page renders every second; what is laid out stays.
+    page.evaluate(
+        """() => {
+          window.decoded = 0;
+          const { decode } = TextDecoder.prototype;
+          TextDecoder.prototype.decode = function (...given) {
+            window.decoded += 1;
+            return decode.apply(this, given);
+          };
+        }"""
+    )
+    page.wait_for_timeout(2500)
+    assert page.evaluate("window.decoded") == 0
+    rows.first.get_by_role("button", name="hex").click()
+    expect(rows.first.locator("pre")).to_contain_text("00000000  7b 22 6e 75")
+    assert page.evaluate("window.decoded") == 0
 
 
 def test_bytes_that_are_no_text_are_hex_and_saved_as_they_are(

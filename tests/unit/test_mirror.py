@@ -86,7 +86,6 @@ ELSEWHERE = {
     "nsqadmin/daemon.py": "nsqadmin/test_process.py",
     "nsqadmin/access/changes.py": "nsqadmin/test_actions.py",
     "nsqadmin/access/guard.py": "nsqadmin/test_door.py",
-    "nsqadmin/access/notifications.py": "nsqadmin/test_actions.py",
     "nsqadmin/api/action_requests.py": "nsqadmin/test_actions.py",
     "nsqadmin/api/actions.py": "nsqadmin/test_actions.py",
     "nsqadmin/api/clients.py": "nsqadmin/test_console_api.py",

@@ -48,6 +48,7 @@ def measure_page(browser: Browser) -> Iterator[Row]:
         yield from _paints(browser, admin)
         yield from _scrolling(browser, admin)
         yield from _refreshes(browser, farm, admin)
+    yield from _peek(browser)
     yield from _hour(browser)
     yield from _node_hour(browser)
 
@@ -186,6 +187,36 @@ def _refreshes(browser: Browser, farm: FarmProcess, admin: Admin) -> Iterator[Ro
             f"{spread(scripts, 'ms', 1)}, {spread(sizes, 'KB', 1)}",
             is_met,
         )
+
+
+def _peek(browser: Browser) -> Iterator[Row]:
+    """Open a body of 1 MB and show all of it, and one that is nested a thousand deep."""
+    numbers = b",".join(b'{"n":%d}' % number for number in range(9 * 10**17, 9 * 10**17 + 40_000))
+    bodies = (b'{"list":[%b]}' % numbers[:1_000_000].rpartition(b",")[0], b"[" * 1000 + b"]" * 1000)
+    with tempfile.TemporaryDirectory() as directory, DaemonProcess(Path(directory)) as nsqd:
+        nsqd.publish("bodies", *bodies)
+        with MeasuredPage(browser) as measured:
+            page = measured.page
+            measured.open(
+                f"http://{nsqd.http_address}/console/topics/bodies?tab=messages", has_rows=False
+            )
+            page.wait_for_selector(".preview")
+
+            def look() -> None:
+                page.locator(".preview").last.click()
+                page.locator(".preview").first.click()
+                page.get_by_role("button", name="Show all").first.click()
+                page.wait_for_function(
+                    "() => document.querySelector('pre').textContent.endsWith('\\n}')"
+                )
+
+            _, tasks = trace_tasks(browser, page, look)
+    yield Row(
+        "peek of 1 MB of JSON, shown whole: longest task",
+        "<= 100 ms",
+        f"{tasks[0].ms:.0f} ms; of processor at most {max(task.cpu_ms for task in tasks):.0f} ms",
+        tasks[0].ms <= 100,
+    )
 
 
 def _hour(browser: Browser) -> Iterator[Row]:
