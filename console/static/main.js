@@ -282,7 +282,7 @@ function topBar(app) {
     <nav id="nav" class=${app.isMenuOpen ? "open" : ""} aria-label="pages">
       ${NAVIGATION.map(([name, label]) => html`<a href=${app.href(name)} aria-current=${here === name ? "page" : nothing}>${label}</a>`)}
     </nav>
-    <form class="search" role="search" @submit=${search}><input id="search" name="q" type="search" autocomplete="off" spellcheck="false" list="names" placeholder="Find a topic  /" aria-label="find a topic or topic/channel" @input=${(event) => {
+    <form class="search" role="search" @submit=${search}><input id="search" name="q" type="search" autocomplete="off" spellcheck="false" list="names" placeholder="Find  /" aria-label="find a topic or topic/channel" @input=${(event) => {
       app.memory.set("search", event.target.value);
       app.invalidate();
     }} /><datalist id="names">${suggestions.map((name) => html`<option value=${name}></option>`)}</datalist></form>

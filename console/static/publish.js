@@ -52,7 +52,7 @@ export async function publish(app, { topic = "", body = "", isBase64 = false, no
       <datalist id="names-all">${[...app.model.topics.keys()].slice(0, 500).map((name) => html`<option value=${name}></option>`)}</datalist>
       <label>Body <textarea name="body" rows="7" spellcheck="false" .defaultValue=${body} ?autofocus=${Boolean(topic)} aria-describedby="error-body"></textarea>${problem("body")}</label>
       <div class="row">
-        <label>As <select name="encoding"><option value="text">text (UTF-8)</option><option value="base64" ?selected=${isBase64}>base64</option></select></label>
+        <label>As <select name="encoding"><option value="text">text</option><option value="base64" ?selected=${isBase64}>base64</option></select></label>
         <label>Deferred by <span class="unit"><input name="defer" type="number" min="0" max="3600" step="any" value="0" /> s</span></label>
         <label>Times <input name="count" type="number" min="1" max="1000" value="1" /></label>
         ${nodes.length ? html`<label>Node <select name="node"><option value="">any</option>${nodes.map((name) => html`<option ?selected=${name === node}>${name}</option>`)}</select></label>` : nothing}

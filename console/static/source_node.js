@@ -189,6 +189,7 @@ export class NodeSource {
       totals.out_estimated ||= topic.out_estimated;
     }
     if (this.log.round && !this.model.topics.size) totals.in_rate = totals.out_rate = 0;
+    if (!this.model.topics.size && !this.lacks("disk_bytes")) totals.disk_bytes = 0;
     this.overview = {
       time_ms: time * 1000, round: { age_ms: 0, took_ms: tookMs }, totals, nodes: { up: 1, stale: 0, gone: 0, counted: 1 }, lookupds: [], findings: this.findings(time),
     };

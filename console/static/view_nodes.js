@@ -127,7 +127,7 @@ export const node = {
       <div class="bar"><h1 tabindex="-1">${name}</h1>${health(row)}<span class="grow"></span>
         ${app.can("admin") ? button("Drain…", () => drain(app, row), { reason: row.draining ? "It is draining already" : lacksDrain }) : nothing}</div>
       ${found.map((finding) => html`<p class="warning">${finding.text}. ${finding.hint}</p>`)}
-      ${(row.errors ?? []).map((text) => html`<p class="warning">${text}</p>`)}
+      ${(row.errors ?? []).filter((text) => !found.some((finding) => finding.text.includes(text))).map((text) => html`<p class="warning">${text}</p>`)}
       ${tiles(
         tile("In", html`${format.rate(row.in_rate)}<small>/s</small>`),
         tile("Out", html`${format.rate(row.out_rate)}<small>/s</small>`),
@@ -149,7 +149,7 @@ export const node = {
       <h2>Publishers</h2>
       ${data.producers?.rows.length
         ? table(app, { id: "producers", label: "publishers", sortKey: "psort", columns: producerColumns(app), rows: data.producers.rows, keyOf: clientKey, fallback: "client" })
-        : emptyState("No connection publishes over TCP now.")}
+        : emptyState(row.state === "up" ? "No connection publishes over TCP now." : "Not known while the node does not answer.")}
       ${row.options
         ? html`<h2>Options</h2>
             ${app.can("admin") && level !== undefined

@@ -145,6 +145,21 @@ def test_a_filter_is_in_the_address_and_back_undoes_it(
     expect(page.locator('tr[data-key="filter.mail"]')).to_be_visible()
 
 
+def test_columns_and_range_are_chosen_and_kept(nsqd: DaemonProcess, open_page: OpenPage) -> None:
+    create(nsqd, "chosen", "c")
+    page = open_page(nsqd, "/?q=chosen&range=1h")
+    expect(page.get_by_role("button", name="1 h")).to_have_attribute("aria-pressed", "true")
+    heading = page.get_by_role("columnheader", name="Messages")
+    expect(heading).to_have_count(0)
+    page.get_by_text("Columns").click()
+    page.get_by_role("checkbox", name="Messages").check()
+    expect(heading).to_be_visible()
+    page.get_by_role("button", name="10 min").click()
+    assert "range" not in page.url
+    page.reload()
+    expect(heading).to_be_visible()
+
+
 def test_backlog_alone_can_be_shown(nsqd: DaemonProcess, open_page: OpenPage) -> None:
     create(nsqd, "backlog.none")
     publish(nsqd, "backlog.some", b"x")

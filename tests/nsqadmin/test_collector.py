@@ -63,6 +63,20 @@ async def test_a_node_that_lies_is_marked_and_the_others_are_not(
     assert (await find_node(admin, liar.port))["state"] == "stale"
 
 
+async def test_a_redirect_is_a_failure_and_is_not_followed(
+    farm: Farm, start_admin: StartAdmin
+) -> None:
+    liar = farm.nodes[0]
+    liar.status = 302
+    liar.body = b""
+
+    admin = await start_at(farm, start_admin, poll_interval_s=600)
+
+    node = await find_node(admin, liar.port)
+    assert (node["state"], "302" in node["error"]) == ("stale", True)
+    assert (await admin.get("/api/v2/overview"))["nodes"]["up"] == 3
+
+
 async def test_a_node_that_fails_three_times_is_asked_less_often(
     farm: Farm, start_admin: StartAdmin
 ) -> None:

@@ -154,6 +154,18 @@ async def test_when_nobody_answers(start_admin: StartAdmin) -> None:
     assert "discovery_failed" in {finding["kind"] for finding in overview["findings"]}
 
 
+async def test_config_is_for_the_networks_that_are_named(
+    start_admin: StartAdmin, farm: Farm
+) -> None:
+    admin = await start_admin(
+        lookupd_http_addresses=(f"127.0.0.1:{farm.port}",), allow_config_from_cidr="10.0.0.0/8"
+    )
+
+    for method, body in (("GET", b""), ("PUT", b"info")):
+        reply = await admin.request(method, "/config/log_level", body)
+        assert reply.status == 403, method
+
+
 async def test_config(start_admin: StartAdmin, cluster: Cluster) -> None:
     other = await cluster.add_lookupd()
     options = {"lookupd_http_addresses": (f"127.0.0.1:{cluster.lookupds[0].http_port}",)}

@@ -4,6 +4,8 @@ import asyncio
 import base64
 import gzip
 
+import pytest
+
 from tests.nsqadmin.conftest import Cluster, StartAdmin
 from tests.support.fake_farm import Farm
 from tests.support.running_admin import RunningAdmin
@@ -16,6 +18,7 @@ NOT_FOUND = {
     "/api/v2/topics/topic_0000/a%20b": "CHANNEL_NOT_FOUND",
     "/api/v2/nodes/169.254.169.254:80": "NODE_NOT_FOUND",
     "/api/v2/nodes/a@b": "NODE_NOT_FOUND",
+    "/api/v2/nodes/%5B::1%5D:4151": "NODE_NOT_FOUND",
     f"/api/v2/nodes?node={'x' * 7000}": "NODE_NOT_FOUND",
     "/api/v2/clients?node=evil.example:80": "NODE_NOT_FOUND",
     "/api/v2/messages?topic=topic_0000&node=evil.example:80": "NODE_NOT_FOUND",
@@ -129,6 +132,19 @@ async def test_a_poll_gets_what_changed(farm: Farm, start_admin: StartAdmin) -> 
     assert len(second["rows"]) < 12
     for since in ("9" * 15, "-1", "text", "0", ""):
         assert (await admin.get(f"/api/v2/queues?since={since}"))["full"], since
+
+
+@pytest.mark.parametrize("since", ["99999999999999", "-1", "now", "1e3", ""])
+async def test_who_has_no_round_of_ours_gets_everything(
+    farm: Farm, start_admin: StartAdmin, since: str
+) -> None:
+    admin = await start_at(farm, start_admin, poll_interval_s=600)
+    await admin.round()
+
+    answer = await admin.get(f"/api/v2/queues?since={since}")
+
+    assert (answer["full"], len(answer["rows"])) == (True, 12)
+    assert (await admin.get(f"/api/v2/overview?since={since}"))["totals"]["topics"] == 6
 
 
 async def test_replies_are_compressed_and_in_no_cache(farm: Farm, start_admin: StartAdmin) -> None:
