@@ -248,6 +248,7 @@ const failedToLoad = (error) => ({
 
 function refreshState(app) {
   const interval = app.prefs.get("refresh");
+  if (app.problem?.status === 401) return ["signed out", "warn"];
   if (app.answeredAt === null) return app.problem ? ["no answer", "bad"] : ["loading", ""];
   const age = Math.max(0, Math.round((performance.now() - app.source.updatedAt + (app.overview.round.age_ms ?? 0)) / 1000));
   if (app.problem) return [`stale · ${format.duration(age)}`, "bad"];
@@ -306,6 +307,7 @@ function banner(app) {
 
 function content(app) {
   if (app.view && (app.overview || app.view.isStatic)) return app.view.render(app, app.data, app.error);
+  if (app.problem?.status === 401) return html`<h1 tabindex="-1">Signed out</h1>${emptyState("The figures are for those who have a token.", html`<p><button type="button" class="primary" @click=${() => app.askToken()}>Sign in</button></p>`)}`;
   if (app.problem) return html`<h1 tabindex="-1">No figures yet</h1>${emptyState("The daemon has not answered.", app.problem.message)}`;
   return html`<h1 tabindex="-1" class="loading">Loading</h1>`;
 }

@@ -4,6 +4,8 @@ import { ask, toObjects, withQuery } from "./api.js";
 import { Model } from "./model.js";
 
 const SPARK_EVERY_MS = 10_000;
+const MAX_SPARKS = 100; // in one answer
+const SPARK_PAUSE_MS = 1000; // between two questions while the table is scrolled
 const ACTION_EVERY_MS = 300;
 
 /** Points up to the last that is known: the newest of a round may be missing yet. */
@@ -83,13 +85,17 @@ export class ClusterSource {
 
   /** Ask for the lines of the topics in view, now and then. */
   async sparklines(names) {
-    const text = names.slice(0, 100).filter((name) => !name.includes(",")).join(",");
-    if (!text || (text === this.sparkNames && performance.now() - this.sparkedAt < SPARK_EVERY_MS)) return;
+    const asked = names.filter((name) => !name.includes(","));
+    const text = asked.join(",");
+    const pause = text === this.sparkNames ? SPARK_EVERY_MS : SPARK_PAUSE_MS;
+    if (!text || performance.now() - this.sparkedAt < pause) return;
     this.sparkNames = text;
     this.sparkedAt = performance.now();
     try {
-      const { series } = await this.request("GET", "sparklines", { topics: text });
-      for (const [name, points] of Object.entries(series)) this.sparks.set(name, untilLast(points).map((point) => point ?? 0));
+      for (let at = 0; at < asked.length; at += MAX_SPARKS) {
+        const { series } = await this.request("GET", "sparklines", { topics: asked.slice(at, at + MAX_SPARKS).join(",") });
+        for (const [name, points] of Object.entries(series)) this.sparks.set(name, untilLast(points).map((point) => point ?? 0));
+      }
     } catch {
       // The next round asks again; the table is complete without them.
     }

@@ -21,7 +21,7 @@ export function rowsInView({ count, rowHeight, top, viewHeight }) {
 }
 
 export function rowHeight(prefs) {
-  if (NARROW.matches) return 62;
+  if (NARROW.matches) return 70;
   return prefs.get("roomy") ? 42 : 33;
 }
 
@@ -70,6 +70,7 @@ export function watchScroll(invalidate) {
  * id: of the element; rows, columns; keyOf(row): a text that stays; label: its name.
  * sortKey: member of the query with the order, fallback: the order without it.
  * marks: a Set of keys, if rows can be marked; rowClass(row); empty: shown without rows.
+ * onView(rows): is told the rows in view with each render.
  */
 export function table(app, spec) {
   const { id, columns, keyOf, label, sortKey = "sort", fallback, marks, rowClass } = spec;
@@ -95,6 +96,7 @@ export function table(app, spec) {
     app.invalidate();
   };
   const visibleRows = rows.slice(view.first, view.last);
+  spec.onView?.(visibleRows);
   const areAllMarked = marks && rows.every((row) => marks.has(keyOf(row)));
   const markAll = (event) => {
     for (const row of rows) {

@@ -17,10 +17,12 @@ function health(row) {
 }
 
 function disk(row) {
-  if (row.disk_bytes === null || row.disk_bytes === undefined) return format.NONE;
-  if (!row.disk_free_bytes) return format.bytes(row.disk_bytes);
-  const share = row.disk_bytes / (row.disk_bytes + row.disk_free_bytes);
-  return html`<span class="meter" role="img" aria-label="${Math.round(share * 100)} percent"><i .style=${`width:${Math.max(1, Math.round(share * 100))}%`}></i></span> ${format.bytes(row.disk_bytes)} / ${format.bytes(row.disk_free_bytes)}`;
+  // A node without topics has no files, and does not tell so.
+  const used = row.disk_bytes ?? (row.disk_free_bytes ? 0 : null);
+  if (used === null) return format.NONE;
+  if (!row.disk_free_bytes) return format.bytes(used);
+  const share = used / (used + row.disk_free_bytes);
+  return html`<span class="meter" role="img" aria-label="${Math.round(share * 100)} percent"><i .style=${`width:${Math.max(1, Math.round(share * 100))}%`}></i></span> ${format.bytes(used)} / ${format.bytes(row.disk_free_bytes)}`;
 }
 
 const nodeColumns = (app, lookupdCount) => [

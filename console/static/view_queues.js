@@ -55,7 +55,7 @@ function findings(app, list = app.overview.findings) {
 const TOPIC_COLUMNS = [
   {
     id: "topic", label: "Topic", small: true, css: "name", value: (row) => row.topic.toLowerCase(),
-    cell: (row, app = current) => html`<a href=${app.href("topic", { topic: row.topic })}>${row.topic}</a> ${pausedRow(row)}${row.dead_letters_of ? html` <small class="soft">dead letters of ${row.dead_letters_of}</small>` : nothing}${row.stale ? badge(`${row.stale} stale`, "warn", "nodes that have not answered lately") : nothing}`,
+    cell: (row, app = current) => html`<a href=${app.href("topic", { topic: row.topic })}>${row.topic}</a> ${pausedRow(row)}${row.dead_letters_of ? html` <small class="soft">dead letters of ${row.dead_letters_of}</small>` : nothing}${row.stale ? html` ${badge(`${row.stale} stale`, "warn", "nodes that have not answered lately")}` : nothing}`,
   },
   { id: "waiting", label: "Waiting", num: true, small: true, tip: "messages in the queue of the topic and in those of its channels, added", value: (row) => row.waiting, cell: (row) => format.count(row.waiting) },
   { id: "in", label: "In/s", num: true, small: true, isOptional: true, tip: "messages published per second", value: (row) => row.in_rate, cell: (row) => format.rate(row.in_rate) },
@@ -104,7 +104,6 @@ function topicsTable(app) {
   const marked = [...app.marks].map((topic) => ({ topic }));
   const isAdmin = app.can("admin");
   const canOperate = app.can("operate");
-  app.source.sparklines(rows.slice(0, 80).map((row) => row.topic));
   return html`<section aria-labelledby="topics-title">
     <div class="bar">
       <h2 id="topics-title">Topics <span class="soft">(${rows.length === count ? format.count(count) : `${format.count(rows.length)} of ${format.count(count)}`})</span></h2>
@@ -122,6 +121,7 @@ function topicsTable(app) {
     </div>
     ${table(app, {
       id: "topics", label: "topics", columns: TOPIC_COLUMNS, rows, keyOf: (row) => row.topic, fallback: "-waiting", marks: canOperate ? app.marks : undefined,
+      onView: (inView) => app.source.sparklines(inView.map((row) => row.topic)),
       empty: emptyState("No topic fits the filter.", html`<p><button type="button" @click=${() => app.setQuery({ q: null, backlog: null })}>Show all</button></p>`),
     })}
   </section>`;
