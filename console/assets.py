@@ -35,19 +35,21 @@ PAGES: Final = (
     "/counter",
 )
 
-# For every reply of the console, HTML and files.
-HEADERS: Final = {
+_SHARED_HEADERS: Final = {
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+PAGE_HEADERS: Final = _SHARED_HEADERS | {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
         " connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
     ),
-    "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
 }
-PAGE_HEADERS: Final = HEADERS | {"Cache-Control": "no-store"}
-FILE_HEADERS: Final = HEADERS | {"Cache-Control": "public, max-age=31536000, immutable"}
+# A policy is that of the page which loads a file; with each file it would be a tenth of the load.
+FILE_HEADERS: Final = _SHARED_HEADERS | {"Cache-Control": "public, max-age=31536000, immutable"}
 
 _CONTENT_TYPES: Final = {
     ".css": "text/css; charset=utf-8",
