@@ -156,18 +156,19 @@ def _apart(nsqd: DaemonProcess) -> Iterator[None]:
 
 def _closed(nsqd: DaemonProcess, other: DaemonProcess) -> Iterator[Row]:
     """Look at an nsqd whose page was open, and at one that has none."""
-    wakes, cpus_s = [], []
-    for each in (nsqd, other):
-        wake, cpu_s = process_figures.wake_count(each.pid), process_figures.cpu_s(each.pid)
-        time.sleep(IDLE_S)
-        wakes.append(process_figures.wake_count(each.pid) - wake)
-        cpus_s.append(process_figures.cpu_s(each.pid) - cpu_s)
+    pids = nsqd.pid, other.pid
+    before = [(process_figures.wake_count(pid), process_figures.cpu_s(pid)) for pid in pids]
+    time.sleep(IDLE_S)
+    after = [(process_figures.wake_count(pid), process_figures.cpu_s(pid)) for pid in pids]
+    wakes = [late[0] - early[0] for early, late in zip(before, after, strict=True)]
+    cpus_s = [late[1] - early[1] for early, late in zip(before, after, strict=True)]
     yield Row(
         f"node mode, page closed: nsqd woken in {IDLE_S:.0f} s",
         "as often as with --console=false",
         f"{wakes[0]} times ({cpus_s[0] * 1000:.1f} ms), without {wakes[1]}"
         f" ({cpus_s[1] * 1000:.1f} ms)",
-        wakes[0] <= wakes[1] + 1,
+        # What the machine does besides moves them by some; a timer of ours would add ten or more.
+        wakes[0] < wakes[1] + IDLE_S,
     )
     assets = load_assets()
     held = [assets.find(assets.version, name) for name in assets.names]
