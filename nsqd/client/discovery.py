@@ -21,8 +21,11 @@ _JITTER: Final = 0.3
 # After a lost connection the answers may be out of date: asked again, but no more often than this.
 _MIN_INTERVAL_S: Final = 1.0
 _MAX_ANSWER_BYTES: Final = 16 << 20
+# An nsqd that no nsqlookupd has told of for so many intervals is gone.
+_MISSED_INTERVALS: Final = 3
 
-Found = Callable[[set[Address]], None]
+# Gets the nsqds of a poll, and those that are gone since the last one.
+Found = Callable[[set[Address], set[Address]], None]
 
 
 class Discovery:
@@ -49,6 +52,8 @@ class Discovery:
         self._headers = headers or {}
         self._observer = observer or Observer()
         self._hurry = asyncio.Event()
+        # The nsqds that were told of, and since when none of the nsqlookupds knows them.
+        self._missing_since: dict[Address, float | None] = {}
         limits = ClientLimits(request_timeout_s=timeout_s, max_body_bytes=_MAX_ANSWER_BYTES)
         self._http = HttpClient(limits)
 
@@ -57,10 +62,16 @@ class Discovery:
         self._hurry.set()
 
     async def run(self, found: Found) -> None:
-        """Ask until cancelled; call `found` with the nsqds of each round that had an answer."""
+        """Ask until cancelled; call `found` after each poll that had an answer.
+
+        An nsqd is gone when no poll has told of it for three intervals. It is not the polls that
+        count, as lost connections hurry them: an nsqd that restarts would be forgotten in seconds.
+        """
         while True:
             try:
-                found(await self.ask())
+                answers = await self._ask_all()
+                addresses = self._note(answers)
+                found(addresses, self._find_gone(addresses, is_complete=None not in answers))
             except DiscoveryError as error:
                 _logger.warning("discovery failed error=%s", error)
                 self._hurry.set()
@@ -79,15 +90,44 @@ class Discovery:
         Raises:
             DiscoveryError: none has answered.
         """
-        answers = await asyncio.gather(*map(self._ask_one, self._urls))
-        usable = [answer for answer in answers if answer is not None]
-        if not usable:
-            raise DiscoveryError(f"none of {len(self._urls)} nsqlookupds gives a usable answer")
-        return set().union(*usable)
+        return self._note(await self._ask_all())
 
     def close(self) -> None:
         """Close the connections to the nsqlookupds."""
         self._http.close()
+
+    async def _ask_all(self) -> list[set[Address] | None]:
+        """Return the answers; None for an nsqlookupd that gives none."""
+        answers = await asyncio.gather(*map(self._ask_one, self._urls))
+        if all(answer is None for answer in answers):
+            raise DiscoveryError(f"none of {len(self._urls)} nsqlookupds gives a usable answer")
+        return answers
+
+    def _note(self, answers: list[set[Address] | None]) -> set[Address]:
+        addresses = set[Address]().union(*filter(None, answers))
+        self._missing_since.update(dict.fromkeys(addresses))
+        return addresses
+
+    def _find_gone(self, addresses: set[Address], *, is_complete: bool) -> set[Address]:
+        """Return the nsqds that are gone, and forget them.
+
+        Args:
+            is_complete: whether each nsqlookupd has answered. One that has not may be the only one
+                that knows an nsqd, so the time begins anew.
+        """
+        now = asyncio.get_running_loop().time()
+        missing_since = self._missing_since
+        gone = set()
+        for address in missing_since.keys() - addresses:
+            since = missing_since[address]
+            if not is_complete:
+                missing_since[address] = None
+            elif since is None:
+                missing_since[address] = now
+            elif now - since >= _MISSED_INTERVALS * self._interval_s:
+                gone.add(address)
+                del missing_since[address]
+        return gone
 
     async def _ask_one(self, url: Url) -> set[Address] | None:
         try:

@@ -35,8 +35,6 @@ _LATE_ERRORS: Final = (b"E_FIN_FAILED", b"E_REQ_FAILED", b"E_TOUCH_FAILED")
 _FAREWELL_S: Final = 1.0
 # The id of a late answer is the third word: "E_FIN_FAILED FIN 0123456789abcdef failed ...".
 _LATE_ID_WORD: Final = 2
-# Polls of nsqlookupd without this nsqd after which it is not called again.
-_MAX_MISSED_POLLS: Final = 3
 
 
 class LinkState(enum.Enum):
@@ -97,8 +95,8 @@ class Link:
         self.max_rdy_count = 0
         self.touched_count = 0
         self.last_error: NsqError | None = None
-        # Polls in a row in which no nsqlookupd knew this nsqd.
-        self.missed_polls = 0
+        # Whether no nsqlookupd knows it any more: it is not called again.
+        self.is_gone = False
         # Whether nsqlookupd told of it: other nsqds are called for ever.
         self.is_found = False
         # Messages that nsqd has in flight here, by id.
@@ -125,7 +123,7 @@ class Link:
 
     async def run(self) -> None:
         """Connect and subscribe, again and again, until cancelled or unknown to nsqlookupd."""
-        while self.missed_polls < _MAX_MISSED_POLLS:
+        while not self.is_gone:
             started_at = self._loop.time()
             lived_s = 0.0
             try:

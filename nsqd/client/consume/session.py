@@ -196,10 +196,13 @@ class Session:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _found(self, addresses: set[Address]) -> None:
-        """Add new nsqds; note which are missing, so that those are not called for ever."""
+    def _found(self, addresses: set[Address], gone: set[Address]) -> None:
+        """Add new nsqds; have those that are gone not called again."""
         for address, link in self._links.items():
-            link.missed_polls = 0 if address in addresses else link.missed_polls + link.is_found
+            if address in addresses:
+                link.is_gone = False
+            elif address in gone:
+                link.is_gone = link.is_found
         for address in sorted(addresses - self._links.keys(), key=str):
             self._add_link(address, is_found=True)
 

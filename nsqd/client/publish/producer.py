@@ -312,8 +312,17 @@ class Producer:
 
     # Nodes.
 
-    def _found(self, addresses: set[Address]) -> None:
+    def _found(self, addresses: set[Address], gone: set[Address]) -> None:
         self._add_nodes(sorted(addresses, key=str))
+        gone = gone.difference(self._addresses)  # Those that the program named are called for ever.
+        for sender in self._senders:
+            if self._spread == "failover":
+                sender.addresses = [each for each in sender.addresses if each not in gone]
+                self._known -= gone
+            elif not addresses.isdisjoint(sender.addresses):
+                sender.is_gone = False
+            elif not gone.isdisjoint(sender.addresses):
+                sender.is_gone = True
 
     def _add_nodes(self, addresses: Sequence[Address]) -> None:
         assert self._loop is not None
@@ -337,12 +346,22 @@ class Producer:
             self._settings,
             self._stats,
             self._observer,
+            self._discovery.hurry if self._discovery is not None else None,
             window_count=self._window_count,
             retry_count=self._retry_count,
             context=self._context,
         )
         sender.addresses = addresses
-        self._senders[sender] = self._loop.create_task(sender.run())
+        self._senders[sender] = self._loop.create_task(self._keep(sender, queue))
+
+    async def _keep(self, sender: Sender, queue: PublishQueue) -> None:
+        await sender.run()
+        # No nsqlookupd knows its nsqd any more.
+        del self._senders[sender]
+        self._known.difference_update(sender.addresses)
+        if self._spread == "all":
+            self._queues.remove(queue)
+            queue.fail_all(self._make_timeout)
 
     def _make_queue(self) -> PublishQueue:
         assert self._loop is not None

@@ -59,6 +59,7 @@ class Sender:
         settings: Settings,
         stats: ProducerStats,
         observer: Observer,
+        on_down: Callable[[], None] | None,
         *,
         window_count: int,
         retry_count: int | None,
@@ -67,16 +68,20 @@ class Sender:
         """Prepare; `run` connects.
 
         Args:
+            on_down: called when a connection was lost, or could not be made.
             window_count: commands sent ahead of their answers.
             retry_count: how often a batch is sent again; None for as often as its time allows.
         """
         self.addresses: Sequence[Address] = ()
+        # Whether to end with the present connection, as no nsqlookupd knows this nsqd any more.
+        self.is_gone = False
         # Why there is no connection; None while there is one.
         self.last_error: NsqError | None = None
         self._queue = queue
         self._settings = settings
         self._stats = stats
         self._observer = observer
+        self._on_down = on_down
         self._window_count = window_count
         self._retry_count = retry_count
         self._context = context
@@ -111,9 +116,9 @@ class Sender:
         )
 
     async def run(self) -> None:
-        """Connect, send, and connect again, until cancelled."""
+        """Connect, send, and connect again, until cancelled or gone."""
         loop = asyncio.get_running_loop()
-        while True:
+        while not self.is_gone:
             lived_s = 0.0
             if self.addresses:
                 address = self.addresses[self._turn % len(self.addresses)]
@@ -125,6 +130,8 @@ class Sender:
                 else:
                     lived_s = loop.time() - started_at
                 self._turn += 1
+                if self._on_down is not None:
+                    self._on_down()
             await asyncio.sleep(self._pauses.next_s(lived_s))
 
     def send_waiting(self) -> None:
