@@ -14,6 +14,7 @@ import pytest
 
 from tests.cli.conftest import Shell, node
 from tests.support.daemon_process import OURS, DaemonProcess
+from tests.support.resetting_proxy import ResettingProxy
 from tests.support.small_disk import SmallDisk
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -73,6 +74,43 @@ def test_a_killed_nsqd_gets_the_rest_when_it_is_back(
     assert summary["published"] == len(LINES)
     assert found.keys() == set(LINES)
     assert found.total() - len(LINES) <= summary["sent_twice"]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_network_that_resets_anywhere_loses_nothing(
+    shell: Shell, durable: DaemonProcess, seed: int
+) -> None:
+    """Each connection dies within a dozen of MPUBs of 160 kB."""
+    with ResettingProxy(durable.tcp_port, 2_000_000, seed) as proxy:
+        at = ("--retries", "1000", "--timeout", "60s", "--json", "-a", f"127.0.0.1:{proxy.port}")
+        done = shell.run("nsq", "pub", "t", *at, stdin=b"\n".join(LINES), code=0)
+        summary = json.loads(done.stdout)
+        resets = proxy.reset_count
+
+    found = drain(shell, durable)
+    assert resets > 1
+    assert summary["published"] == len(LINES)
+    assert found.keys() == set(LINES)
+    assert found.total() - len(LINES) <= summary["sent_twice"]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_network_that_lets_little_through_is_an_error_that_says_what_is_certain(
+    shell: Shell, durable: DaemonProcess, seed: int
+) -> None:
+    """Sooner or later one MPUB meets three resets in a row."""
+    with ResettingProxy(durable.tcp_port, 200_000, seed) as proxy:
+        at = ("--retries", "1000", "--timeout", "60s", "-a", f"127.0.0.1:{proxy.port}")
+        done = shell.run("nsq", "pub", "t", *at, stdin=b"\n".join(LINES), code=1)
+
+    certain = certain_count(done.stderr)
+    told = re.search(rb"(\d+)-(\d+) may be", done.stderr)
+    found = drain(shell, durable)
+    assert told is not None
+    assert int(told[1]) == certain + 1
+    assert set(LINES[:certain]) <= found.keys() <= set(LINES[: int(told[2])])
 
 
 def test_a_frozen_nsqd_is_an_error_that_says_what_is_certain(

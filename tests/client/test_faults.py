@@ -109,13 +109,14 @@ OK = struct.pack(">ii", 6, 0) + b"OK"
 
 
 class ResettingNsqd:
-    """A fake nsqd that resets the connection at any command with a poisonous body.
+    """A fake nsqd that resets the connection at any command with a poisonous or a large body.
 
     It stands for one whose error frame is lost in the reset.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_body_bytes: int = 1 << 20) -> None:
         self.accepted: list[bytes] = []
+        self._max_body_bytes = max_body_bytes
         self.reset_count = 0
         self._server: asyncio.Server | None = None
 
@@ -134,7 +135,7 @@ class ResettingNsqd:
                 (size,) = struct.unpack(">i", await reader.readexactly(4))
                 body = await reader.readexactly(size)
                 if line.startswith((b"PUB", b"MPUB")):
-                    if b"poison" in body:
+                    if b"poison" in body or size > self._max_body_bytes:
                         self.reset_count += 1
                         writer.transport.abort()
                         return
@@ -161,6 +162,36 @@ async def test_a_command_that_nsqd_resets_for_fails_alone() -> None:
     assert not caught.value.is_certainly_not_published
     assert fake.reset_count == 3
     assert set(fake.accepted) == {b"%d" % number for number in range(20)}
+
+
+async def publish_together(address: str, bodies: list[bytes]) -> list[object]:
+    """Publish in one MPUB; return the outcomes."""
+    async with Producer(address, timeout=30.0) as producer:
+        return await asyncio.gather(
+            *(producer.publish("topic", body) for body in bodies), return_exceptions=True
+        )
+
+
+async def test_a_message_that_nsqd_resets_for_fails_alone_in_its_command() -> None:
+    fake = ResettingNsqd()
+    bodies = [b"%06d" % number for number in range(100)]
+    async with fake as address:
+        outcomes = await publish_together(address, [*bodies[:37], b"poison", *bodies[37:]])
+
+    assert [index for index, each in enumerate(outcomes) if each is not None] == [37]
+    assert isinstance(outcomes[37], ConnectionLostError)
+    assert all(sum(body in each for each in fake.accepted) == 1 for body in bodies)
+
+
+async def test_a_command_that_is_too_large_is_cut_though_nobody_says_so() -> None:
+    """The Go nsqd closes with the rest of an MPUB unread: a reset takes its error frame along."""
+    fake = ResettingNsqd(max_body_bytes=2000)
+    bodies = [b"%06d" % number * 20 for number in range(100)]
+    async with fake as address:
+        outcomes = await publish_together(address, bodies)
+
+    assert outcomes == [None] * 100
+    assert all(sum(body in each for each in fake.accepted) == 1 for body in bodies)
 
 
 async def test_without_retries_a_lost_connection_is_an_error() -> None:

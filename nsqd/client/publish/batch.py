@@ -121,6 +121,8 @@ class Batch:
         part.futures = self.futures[start:end]
         part.body_bytes = sum(map(len, part.bodies))
         part.sent_count = self.sent_count
+        # One more loss, and the suspicion falls on this part.
+        part.lost_count = max(self.lost_count - 1, 0)
         return part
 
 

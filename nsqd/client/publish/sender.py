@@ -38,7 +38,8 @@ from nsqd.protocol.client_wire import OK, RawMessage
 _logger = logging.getLogger("nsqd.client")
 
 # A batch that was the first without an answer on so many lost connections in a row may be what
-# nsqd ends them for, with an error frame that the reset swallowed. It fails, and the others pass.
+# nsqd ends them for, with an error frame that the reset swallowed. Its halves are tried, and what
+# is left in the end fails alone: an MPUB that was too large arrives, one bad message harms no other.
 _MAX_LOST_COUNT: Final = 3
 
 # nsqd cannot publish at the moment; every other error is a refusal of this command.
@@ -238,7 +239,10 @@ class Sender:
         kept = []
         for batch in batches:
             is_spent = self._retry_count is not None and batch.sent_count > self._retry_count
-            if is_spent or batch.lost_count >= _MAX_LOST_COUNT:
+            is_suspect = batch.lost_count >= _MAX_LOST_COUNT
+            if is_suspect and not is_spent and len(batch.futures) > 1:
+                kept += batch.split()
+            elif is_suspect or is_spent:
                 self._queue.settle(batch, ConnectionLostError(reason))
             else:
                 kept.append(batch)
