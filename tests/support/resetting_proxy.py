@@ -4,6 +4,7 @@ It runs in threads, for tests of programs. Bytes that were read and not yet pass
 the connection, as in a network: an answer may be lost though its command was executed.
 """
 
+import contextlib
 import random
 import socket
 import threading
@@ -96,8 +97,6 @@ class _Pair:
         for each in (self._near, self._far):
             if is_reset:
                 each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NONE)
-            try:
+            with contextlib.suppress(OSError):  # Its other end may have closed it.
                 each.shutdown(socket.SHUT_RDWR)  # Wakes the thread that reads from it.
-            except OSError:
-                pass  # It was closed by its other end.
             each.close()

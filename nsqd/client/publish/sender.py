@@ -39,7 +39,7 @@ _logger = logging.getLogger("nsqd.client")
 
 # A batch that was the first without an answer on so many lost connections in a row may be what
 # nsqd ends them for, with an error frame that the reset swallowed. Its halves are tried, and what
-# is left in the end fails alone: an MPUB that was too large arrives, one bad message harms no other.
+# is left in the end fails alone: an MPUB that was too large arrives, a bad message harms no other.
 _MAX_LOST_COUNT: Final = 3
 
 # nsqd cannot publish at the moment; every other error is a refusal of this command.
