@@ -6,7 +6,11 @@ import enum
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Literal, TextIO
+from typing import Final, Literal, TextIO
+
+# Between the columns of a table, and what is left of a text where the terminal is narrow.
+_GAP_COLUMNS: Final = 2
+_MIN_TEXT_COLUMNS: Final = 8
 
 
 class ExitCode(enum.IntEnum):
@@ -99,14 +103,30 @@ def _print_rich(
 
     console = Console(no_color=not is_coloured, highlight=False)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for index, (head, is_number) in enumerate(zip(heads, are_numbers, strict=True)):
-        # Where the terminal is too narrow, texts are cut and numbers are not.
-        width = max([len(head), *(len(row[index]) for row in cells)]) if is_number else None
+    widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
+    least = [
+        width if is_number else max(len(head), _MIN_TEXT_COLUMNS)
+        for head, width, is_number in zip(heads, widths, are_numbers, strict=True)
+    ]
+    widths = fit_widths(widths, least, console.width - _GAP_COLUMNS * (len(heads) - 1))
+    for head, is_number in zip(heads, are_numbers, strict=True):
         justify: Literal["left", "right"] = "right" if is_number else "left"
-        table.add_column(head, justify=justify, overflow="ellipsis", no_wrap=True, min_width=width)
+        table.add_column(head, justify=justify, no_wrap=True)
     for row in cells:
-        table.add_row(*map(escape, row))
+        shown = [shorten(cell, width) for cell, width in zip(row, widths, strict=True)]
+        table.add_row(*map(escape, shown))
     console.print(table)
+
+
+def fit_widths(widths: Sequence[int], least: Sequence[int], room: int) -> list[int]:
+    """Return widths that add up to the room, if the least ones do; the widest column gives way."""
+    fitted = list(widths)
+    while sum(fitted) > room:
+        narrower = [index for index, width in enumerate(fitted) if width > least[index]]
+        if not narrower:
+            break
+        fitted[max(narrower, key=fitted.__getitem__)] -= 1
+    return fitted
 
 
 def shorten(text: str, width: int) -> str:

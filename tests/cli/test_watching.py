@@ -161,6 +161,29 @@ def test_doctor_finds_what_is_wrong(
     assert [(each["level"], each["where"]) for each in found] == [("problem", "t")]
 
 
+LONG = "a-topic-with-a-very-long-name-that-somebody-has-thought-of.v2"
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_a_narrow_terminal_cuts_names_and_no_figures(
+    shell: Shell, our_daemon: DaemonProcess, columns: int
+) -> None:
+    channel = "a-channel-with-a-rather-long-name-too"
+    our_daemon.request("POST", f"/topic/create?topic={LONG}")
+    our_daemon.request("POST", f"/channel/create?topic={LONG}&channel={channel}")
+    our_daemon.publish(LONG, *[b"x"] * 1234)
+    our_daemon.wait_for_channel(LONG, channel, depth=1234)
+
+    for what in ("topic", "channel"):
+        argv = (what, "ls", "-a", node(our_daemon))
+        with on_terminal(shell, *argv, columns=columns) as terminal:
+            terminal.wait_for("1,234.*1,234")
+            lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.shown).splitlines()
+        assert max(map(len, lines)) <= columns
+        assert lines[0].split()[-2:] == ["clients", "paused"]
+        assert (LONG in terminal.shown) == (columns == 200)
+
+
 def test_case_44_peek_shows_escapes_and_does_not_send_them(
     shell: Shell, our_daemon: DaemonProcess
 ) -> None:

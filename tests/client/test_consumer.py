@@ -13,11 +13,13 @@ from nsqd.client import (
     ClosedError,
     Consumer,
     Message,
+    NsqError,
     Observer,
     Producer,
     Requeue,
 )
 from tests.client.conftest import Nsqd, StartNsqd
+from tests.support.auth_server import AuthServer, allow
 from tests.support.waiting import until
 
 
@@ -38,6 +40,7 @@ class Events(Observer):
         self.late.append(message_id)
 
     def connect_failed(self, nsqd: str, error: Exception) -> None:
+        assert isinstance(error, NsqError)
         self.failed.append(str(error))
 
     def disconnected(self, nsqd: str, reason: str) -> None:
@@ -200,6 +203,8 @@ async def test_a_blocked_loop_is_logged_and_recovers(
     ]
     assert held_up
     assert held_up[0].levelno == logging.WARNING
+    # Its timer was due within a second of those four.
+    assert float(held_up[0].getMessage().rpartition("seconds=")[2]) >= 2.9
 
 
 async def test_close_returns_what_was_not_answered(nsqd: Nsqd) -> None:
@@ -324,6 +329,33 @@ async def test_a_callback_that_fails_gives_nothing_up(nsqd: Nsqd) -> None:
         waiting.cancel()
 
 
+async def test_a_dead_letter_that_nsqd_refuses_goes_back(start_nsqd: StartNsqd) -> None:
+    """The topic of the dead letters cannot be reached: this client may not publish there."""
+    with AuthServer() as auth:
+        auth.grant("secret", allow("^topic$"))
+        nsqd = await start_nsqd(f"--auth-http-address={auth.address}")
+        async with Producer(nsqd.tcp_address, auth_secret="secret") as producer:
+            await producer.publish("topic", b"poison")
+        async with Consumer(
+            "topic",
+            "ch",
+            nsqd=[nsqd.tcp_address],
+            max_attempts=1,
+            dead_letter_topic="topic.dead",
+            backoff=None,
+            auth_secret="secret",
+        ) as consumer:
+            message = await anext(aiter(consumer))
+            message.req(0)
+            waiting = asyncio.ensure_future(anext(aiter(consumer)))
+            await nsqd.wait_for_channel("topic", deferred_count=1, in_flight_count=0)
+            waiting.cancel()
+
+    assert consumer.stats().given_up == 0
+    assert consumer.stats().finished == 0
+    assert await nsqd.message_count("topic.dead") == 0
+
+
 async def test_a_give_up_needs_a_way() -> None:
     with pytest.raises(ValueError, match="on_give_up"):
         Consumer("topic", "ch", nsqd=["host"], max_attempts=5)
@@ -396,6 +428,20 @@ async def test_too_many_consumers_is_an_event_and_is_tried_again(start_nsqd: Sta
         await first.close()
         await until(lambda: second.stats().connections or None)
         await second.close()
+
+
+async def test_a_paused_channel_delivers_when_it_goes_on(nsqd: Nsqd) -> None:
+    events = Events()
+    async with Consumer("topic", "ch", nsqd=[nsqd.tcp_address], observer=events) as consumer:
+        await until(lambda: consumer.stats().connections or None)
+        await nsqd.post("/channel/pause?topic=topic&channel=ch")
+        await publish(nsqd, b"x")
+        await nsqd.wait_for_channel("topic", depth=1, paused=True)
+        assert consumer.stats().received == 0
+        await nsqd.post("/channel/unpause?topic=topic&channel=ch")
+        (await anext(aiter(consumer))).fin()
+
+    assert events.lost == []
 
 
 async def test_a_pause_at_run_time(nsqd: Nsqd) -> None:

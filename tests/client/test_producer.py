@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections import Counter
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,7 @@ from nsqd.client import (
 )
 from tests.client.conftest import MakeNsqd, Nsqd, StartNsqd
 from tests.support.clock import not_before
+from tests.support.small_disk import SmallDisk
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.waiting import until
 
@@ -126,6 +128,70 @@ async def test_a_full_topic_refuses_and_is_tried_again(
 
     assert refused.value.is_certainly_not_published
     assert await consume_all(nsqd, "topic", 1) == [b"later"]
+
+
+@pytest.mark.parametrize("why", ["depth", "drain"])
+async def test_what_one_nsqd_refuses_goes_to_the_next(
+    start_nsqd: StartNsqd, make_nsqd: MakeNsqd, why: str
+) -> None:
+    if make_nsqd().is_go:
+        pytest.skip("the Go nsqd refuses nothing")
+    first, second = await start_nsqd("--max-depth=10"), await start_nsqd()
+    await first.create("topic", "ch")
+    async with Producer(first.tcp_address, second.tcp_address, timeout=30.0) as producer:
+        await producer.publish_many("topic", [b"x"] * 10)
+        if why == "drain":
+            await first.post("/channel/empty?topic=topic&channel=ch")
+            await first.create("other", "ch")
+            async with Producer(first.tcp_address) as another:
+                await another.publish("other", b"keeps it from ending")
+            await first.post("/drain")
+        await producer.publish("topic", b"elsewhere")
+        assert producer.stats().refused >= 1
+        assert await second.message_count("topic") == 1
+
+        if why == "depth":
+            # The second one goes away, and the first one has room again.
+            await first.post("/channel/empty?topic=topic&channel=ch")
+            second.kill()
+            await producer.publish("topic", b"here")
+            assert await consume_all(first, "topic", 1) == [b"here"]
+
+
+async def test_too_little_free_disk_is_a_refusal_until_it_is_over(
+    make_nsqd: MakeNsqd, tmp_path: Path
+) -> None:
+    disk = SmallDisk(tmp_path / "disk", 8 << 20)
+    try:
+        nsqd = make_nsqd(
+            "--mem-queue-size=0", f"--data-path={disk.path}", f"--min-free-disk={2 << 20}"
+        )
+        if nsqd.is_go:
+            pytest.skip("the Go nsqd has no --min-free-disk")
+        await nsqd.start()
+        await nsqd.create("topic", "ch")
+        async with Producer(nsqd.tcp_address, timeout=30.0) as producer:
+            await producer.publish("topic", b"before")
+            disk.fill(leave_bytes=1 << 20)
+            refusal = None
+            while refusal is None:  # nsqd looks at the disk now and then
+                try:
+                    await producer.publish("topic", b"full?", timeout=0.3)
+                    await asyncio.sleep(0.05)
+                except RefusedError as error:
+                    refusal = error
+            assert refusal.is_certainly_not_published
+            waiting = asyncio.create_task(producer.publish("topic", b"after"))
+            refused = producer.stats().refused
+            await until(lambda: producer.stats().refused > refused or None)
+            disk.relieve()
+            await waiting
+        found = await consume_all(nsqd, "topic", await nsqd.message_count("topic"))
+    finally:
+        nsqd.kill()
+        disk.close()
+
+    assert {b"before", b"after"} <= set(found)
 
 
 async def test_a_killed_node_hands_over_to_the_next(start_nsqd: StartNsqd) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from nsqd.client import (
     Consumer,
     NegotiationError,
     NsqError,
+    Observer,
     Producer,
     Tls,
     TlsError,
@@ -88,6 +90,14 @@ async def test_a_unix_socket(make_nsqd: MakeNsqd, tmp_path: Path) -> None:
         path.unlink(missing_ok=True)  # noqa: ASYNC240 - a moment
 
 
+class Failures(Observer):
+    def __init__(self) -> None:
+        self.errors: list[Exception] = []
+
+    def connect_failed(self, nsqd: str, error: Exception) -> None:
+        self.errors.append(error)
+
+
 async def publish_fails(address: str, error: type[NsqError], **options: Any) -> NsqError:
     async with Producer(address, timeout=10.0, **options) as producer:
         with pytest.raises(error) as caught:
@@ -99,22 +109,30 @@ async def publish_fails(address: str, error: type[NsqError], **options: Any) -> 
     return caught.value
 
 
-@pytest.mark.parametrize("case", ["authority", "name"])
+async def nothing_came(nsqd: Nsqd) -> bool:
+    """Whether nsqd has seen neither a PUB nor a SUB: each would have made the topic."""
+    return not (await nsqd.get("/stats?format=json"))["topics"]
+
+
+@pytest.mark.parametrize("case", ["authority", "name", "expired"])
 async def test_a_server_that_is_not_trusted(
     start_nsqd: StartNsqd, tmp_path: Path, case: str
 ) -> None:
     authority = make_authority(tmp_path / "certs")
     other = make_authority(tmp_path / "other", "other authority")
-    server = make_server(tmp_path / "certs", authority)
+    ends = "20210101000000Z" if case == "expired" else "20991231235959Z"
+    server = make_server(tmp_path / "certs", authority, not_after=ends)
     nsqd = await start_nsqd(f"--tls-cert={server.cert_file}", f"--tls-key={server.key_file}")
     tls = {
+        "expired": Tls(ca=authority.cert_file),
         "authority": Tls(ca=other.cert_file),
         "name": Tls(ca=authority.cert_file, server_name="elsewhere.example"),
     }[case]
 
-    await publish_fails(nsqd.tcp_address, TlsError, tls=tls)
+    error = await publish_fails(nsqd.tcp_address, TlsError, tls=tls)
 
-    assert await nsqd.message_count("topic") == 0
+    assert await nothing_came(nsqd)
+    assert case != "expired" or "expired" in str(error)
 
 
 async def test_an_expired_certificate_of_this_client(start_nsqd: StartNsqd, tmp_path: Path) -> None:
@@ -147,16 +165,27 @@ async def test_tls_that_is_required_but_not_asked_for(
     async with Producer(nsqd.tcp_address, timeout=10.0) as producer:
         with pytest.raises(NegotiationError, match="TLS required"):
             await producer.publish("topic", b"body")
+    events = Failures()
+    async with Consumer("topic", "ch", nsqd=[nsqd.tcp_address], observer=events):
+        await until(lambda: events.errors)
+
+    assert isinstance(events.errors[0], ConnectError)
+    assert "TLS required" in str(events.errors[0])
+    assert await nothing_came(nsqd)
 
 
 async def test_tls_that_is_not_offered(nsqd: Nsqd) -> None:
     await publish_fails(nsqd.tcp_address, NegotiationError, tls=Tls(verifies=False))
+
+    assert await nothing_came(nsqd)
 
 
 async def test_compression_that_is_not_offered(start_nsqd: StartNsqd) -> None:
     nsqd = await start_nsqd("--snappy=false")
 
     await publish_fails(nsqd.tcp_address, NegotiationError, compression="snappy")
+
+    assert await nothing_came(nsqd)
 
 
 async def test_an_http_server_is_no_nsqd(nsqd: Nsqd) -> None:
@@ -186,10 +215,15 @@ async def test_auth(
             with pytest.raises(AuthError) as other:
                 await producer.publish("elsewhere", b"body")
             await producer.publish("topic", b"body")
+        async with Consumer("elsewhere", "ch", nsqd=[address], auth_secret=SECRET) as consumer:
+            with pytest.raises(AuthError) as unread:
+                await anext(aiter(consumer))
 
-    for error in (wrong, missing, other.value):
+    for error in (wrong, missing, other.value, unread.value):
         assert SECRET not in repr(error)
         assert SECRET not in str(error)
+        assert SECRET not in "".join(traceback.format_exception(error))
+    assert SECRET not in repr(consumer)
     assert SECRET not in caplog.text
     assert SECRET not in repr(producer)
     shown = capsys.readouterr()

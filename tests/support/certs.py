@@ -48,14 +48,16 @@ def make_authority(directory: Path, name: str = "test authority") -> Credentials
     return _write(directory, (name,), None, [extension])
 
 
-def make_server(directory: Path, authority: Credentials) -> Credentials:
+def make_server(
+    directory: Path, authority: Credentials, *, not_after: str = "20991231235959Z"
+) -> Credentials:
     """Make the certificate of a server at localhost and 127.0.0.1."""
     names = _sequence(_tlv(0x82, b"localhost"), _tlv(0x87, bytes([127, 0, 0, 1])))
     extensions = [
         _extension(_OID_SUBJECT_ALTERNATIVE_NAME, names),
         _extension(_OID_EXTENDED_KEY_USAGE, _sequence(_oid(_OID_SERVER_AUTH))),
     ]
-    return _write(directory, ("localhost",), authority, extensions)
+    return _write(directory, ("localhost",), authority, extensions, not_after)
 
 
 def make_client(

@@ -27,6 +27,13 @@ def test_an_empty_table_has_its_heads(capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().out == "name  depth\n"
 
 
+def test_the_widest_texts_give_way_and_numbers_do_not() -> None:
+    assert output.fit_widths([60, 40, 5], [8, 8, 5], 65) == [30, 30, 5]
+    assert output.fit_widths([60, 10, 5], [8, 8, 5], 65) == [50, 10, 5]
+    assert output.fit_widths([6, 4, 5], [6, 4, 5], 80) == [6, 4, 5]
+    assert output.fit_widths([60, 40, 5], [8, 8, 5], 10) == [8, 8, 5]
+
+
 def test_colour_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal, pipe = io.StringIO(), io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
