@@ -42,6 +42,11 @@ def has_colour(stream: TextIO, wish: str = "auto") -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR")
 
 
+def can_redraw(stream: TextIO) -> bool:
+    """Say whether lines can be written anew: on a terminal that knows how to move its cursor."""
+    return stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+
+
 def print_json(value: object) -> None:
     """Print one object on one line."""
     import json  # Here, as others below: text for people needs none.

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
-from nsqd.cli.output import note
+from nsqd.cli.output import can_redraw, note
 
 if TYPE_CHECKING:
     import asyncio
@@ -29,7 +29,7 @@ class StatusLine:
 
     def __init__(self, show: Callable[[], str], *, is_quiet: bool = False) -> None:
         """Args: show: returns the line; is_quiet: only when it is announced."""
-        self.is_live = sys.stderr.isatty() and not is_quiet
+        self.is_live = can_redraw(sys.stderr) and not is_quiet
         self._show = show
         self._shown = ""
         self._due = time.monotonic() + _INTERVAL_S

@@ -33,11 +33,27 @@ class ByBody:
             return 0, {}, b""
         if word == "short":
             return 200, {"Content-Length": "100", "Connection": "close"}, b"not 100 bytes"
+        if word == "slow":
+            return 200, {"Slow": "0.05"}, b"whole, but slowly"
         headers = {"Location": "/goal"} if word[0] == "3" else {"Retry-After": "0"}
         return int(word), headers, b"body"
 
 
-WORDS = ["200", "201", "204", "301", "307", "400", "429", "500", "503", "reset", "hang", "short"]
+WORDS = [
+    "200",
+    "201",
+    "204",
+    "301",
+    "307",
+    "400",
+    "429",
+    "500",
+    "503",
+    "reset",
+    "hang",
+    "short",
+    "slow",
+]
 
 
 def test_what_is_finished_was_accepted(shell: Shell, daemon: DaemonProcess) -> None:
@@ -46,7 +62,7 @@ def test_what_is_finished_was_accepted(shell: Shell, daemon: DaemonProcess) -> N
         mpub(daemon, "t", [word.encode() for word in WORDS])
         argv = ("to-http", "t", "--post", f"{endpoint.url}/in", "--json", "-a", node(daemon))
         # Delays of 90 s are not waited for: what has to come again is looked at in nsqd.
-        more = ("--request-timeout", "1s", "--drop-on", "400", "--dead-letter", "t.dead",
+        more = ("--request-timeout", "2s", "--drop-on", "400", "--dead-letter", "t.dead",
                 "--opt", "max_backoff_duration=0")  # fmt: skip
         with running(shell, "nsq", *argv, *more) as process:
             wait_until(lambda: script.counts.keys() >= {word.encode() for word in WORDS})
@@ -61,7 +77,7 @@ def test_what_is_finished_was_accepted(shell: Shell, daemon: DaemonProcess) -> N
     assert accepted == set(WORDS) - deferred - {"400"}
     dead = shell.nsq("tail", "t.dead", "--channel", "c", "-n", "1", "-a", node(daemon))
     assert dead == "400\n"
-    assert (report["delivered"], report["dropped"]) == (6, 1)
+    assert (report["delivered"], report["dropped"]) == (7, 1)
     assert report["failed"] >= 7
     seen = next(each for each in endpoint.seen if each.body == b"200")
     assert seen.headers["X-NSQ-Topic"] == "t"

@@ -45,10 +45,12 @@ class Terminal:
 
 
 @contextmanager
-def on_terminal(shell: Shell, *argv: str, columns: int = 100) -> Iterator[Terminal]:
+def on_terminal(
+    shell: Shell, *argv: str, columns: int = 100, term: str = "xterm-256color"
+) -> Iterator[Terminal]:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    env = {**environment(shell.home), "TERM": "xterm-256color", "COLUMNS": str(columns)}
+    env = {**environment(shell.home), "TERM": term, "COLUMNS": str(columns)}
     process = subprocess.Popen(
         command("nsq", *argv), stdin=theirs, stdout=theirs, stderr=theirs, env=env,
         start_new_session=True,
@@ -90,6 +92,24 @@ def test_top_gives_the_terminal_back_after_a_signal(
         terminal.process.send_signal(signal.SIGTERM)
         terminal.wait_for(re.escape("\x1b[?1049l"))  # the screen that was there before
         assert terminal.process.wait(PATIENCE_S) == 0
+
+
+def test_a_dumb_terminal_gets_reports_and_no_escapes(
+    shell: Shell, our_daemon: DaemonProcess
+) -> None:
+    our_daemon.publish("orders", b"1", b"2", b"3")
+    at = ("-a", node(our_daemon))
+
+    top = ("top", "--interval", "0.1s", "--count", "2")
+    with on_terminal(shell, *top, *at, term="dumb") as terminal:
+        terminal.wait_for("orders .* 3 ")
+        assert terminal.process.wait(PATIENCE_S) == 0
+        assert "\x1b" not in terminal.shown
+    tail = ("tail", "orders", "--channel", "c", "-n", "3", "--pretty")
+    with on_terminal(shell, *tail, *at, term="dumb") as terminal:
+        terminal.wait_for("3\r\n")
+        assert terminal.process.wait(PATIENCE_S) == 0
+        assert "\x1b" not in terminal.shown
 
 
 def test_top_can_be_left_while_nsqd_hangs(shell: Shell, our_daemon: DaemonProcess) -> None:

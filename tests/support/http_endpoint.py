@@ -3,6 +3,7 @@
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,7 +22,8 @@ class Seen:
     status: int
 
 
-# Status, headers and body of the answer; a status of 0 resets the connection.
+# Status, headers and body of the answer; a status of 0 resets the connection. A body is sent
+# byte by byte if there is a header Slow with the seconds between them.
 Answer = tuple[int, dict[str, str], bytes]
 Script = Callable[["HttpEndpoint", str, bytes], Answer]
 
@@ -84,5 +86,8 @@ class HttpEndpoint:
         for name, value in {"Content-Length": str(len(answer)), **headers}.items():
             request.send_header(name, value)
         request.end_headers()
-        if status != 204:
-            request.wfile.write(answer)
+        pause_s = float(headers.get("Slow", "0"))
+        for part in [answer[at : at + 1] for at in range(len(answer))] if pause_s else [answer]:
+            if status != 204:
+                request.wfile.write(part)
+            time.sleep(pause_s)

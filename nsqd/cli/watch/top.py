@@ -1,6 +1,7 @@
 """`nsq top`: a full screen of nodes, topics and channels that is drawn anew every two seconds.
 
-Without a terminal, or with --json, it prints the same figures one report after the other.
+Without a terminal, on one that cannot move its cursor (TERM=dumb), or with --json, it prints the
+same figures one report after the other.
 """
 
 from __future__ import annotations
@@ -18,7 +19,15 @@ from urllib.parse import urlencode
 
 from nsqd.cli import arguments, loop
 from nsqd.cli.cluster import Cluster, Outcome, check
-from nsqd.cli.output import CliError, ExitCode, has_colour, plural, print_json, print_table
+from nsqd.cli.output import (
+    CliError,
+    ExitCode,
+    can_redraw,
+    has_colour,
+    plural,
+    print_json,
+    print_table,
+)
 from nsqd.cli.target import Node, Target, find_target
 from nsqd.cli.watch.rows import History, Row
 from nsqd.cli.watch.screen import NodeLine, show_rate
@@ -55,7 +64,7 @@ async def _run(options: argparse.Namespace) -> int:
     target = find_target(options)
     async with Cluster(target, options.timeout) as cluster:
         top = Top(options, target, cluster)
-        is_live = sys.stdout.isatty() and sys.stdin.isatty() and not options.json
+        is_live = can_redraw(sys.stdout) and sys.stdin.isatty() and not options.json
         return await (top.show() if is_live else top.report())
 
 
