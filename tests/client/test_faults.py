@@ -23,8 +23,8 @@ from tests.client.conftest import MakeNsqd, Nsqd, StartNsqd
 from tests.support.small_disk import SmallDisk
 from tests.support.waiting import until
 
-KILLS = 4
-COUNT = 20_000
+KILLS = 10
+COUNT = 200_000
 
 
 async def drain(nsqd: Nsqd, topic: str, wanted: set[bytes]) -> Counter[bytes]:
