@@ -15,6 +15,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from array import array
+from os import fsencode
 
 from isal import isal_zlib
 
@@ -37,7 +38,7 @@ cdef array.array _numbers = array("I")
 
 
 cdef Crc32 _find_crc32() except NULL:
-    cdef void* library = dlopen(isal_zlib.__file__.encode(), RTLD_NOW)
+    cdef void* library = dlopen(fsencode(isal_zlib.__file__), RTLD_NOW)
     cdef void* function = NULL if library is NULL else dlsym(library, b"crc32_gzip_refl")
     if function is NULL:
         raise ImportError("isal does not show its function crc32_gzip_refl")

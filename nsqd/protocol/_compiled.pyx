@@ -30,7 +30,7 @@ def read_sized(
     if position < 0:
         raise ValueError("positions count from the first byte")
     end = min(end, PyBytes_GET_SIZE(data))
-    while len(bodies) < max_count:
+    while len(bodies) < max_count and position <= end:
         body = position + line_size + 4
         if body > end or memcmp(start + position, PyBytes_AS_STRING(line), line_size):
             break

@@ -255,10 +255,11 @@ class CommandParser(_Chunks):
             if self._ahead:
                 self._go_ahead(incomplete)
                 return _PROGRESS
-            # Of an MPUB the whole chunk is held, most of which its messages hold anyway.
-            data = self._data if self._mpub is None else memoryview(self._data)
-            self._parts.append(data[self._position :])
+            data: bytes | memoryview = self._data
             self._part_bytes = len(data) - self._position
+            if self._mpub is not None and self._part_bytes >= MIN_AHEAD_BYTES:
+                data = memoryview(data)  # a shorter rest must not hold the whole chunk
+            self._parts.append(data[self._position :])
             self._needed = incomplete.needed
             self._waiting = incomplete.with_traceback(None)  # whose frames hold the chunk
             self._data = b""
@@ -594,12 +595,12 @@ def read_sized_in_python(
     Returns:
         The bodies, and the position behind the last one.
     """
+    skip = len(line) + SIZE_BYTES
+    bodies: list[bytes] = []
     if not line:
         bodies = split_equal(data, position, end, max_count=max_count, max_size=max_size)
         if bodies:
-            return bodies, position + len(bodies) * (SIZE_BYTES + len(bodies[0]))
-    skip = len(line) + SIZE_BYTES
-    bodies = []
+            position += len(bodies) * (SIZE_BYTES + len(bodies[0]))
     while len(bodies) < max_count and data.startswith(line, position):
         body = position + skip
         if body > end:

@@ -35,9 +35,13 @@ logger = logging.getLogger(__name__)
 # Messages as disk records: the bytes, and the length of each.
 Records: TypeAlias = tuple[bytes, Sequence[int]]
 
-# The backlog is written at once when it is so large, and in parts of this size. A thread encodes
-# and writes such a part with few steps in Python: for each it waits until the loop takes a rest.
+# The backlog is written at once when it is so large.
 ROUND_BYTES = 4 * 1024 * 1024
+# And in parts of at most this size. A thread encodes and writes a part with few steps in Python,
+# for each of which it may wait until the loop takes a rest: so the more waits, the larger the part.
+# To look at so many messages holds the interpreter for about 2 ms.
+MAX_PART_BYTES = 32 * 1024 * 1024
+MAX_PART_COUNT = 200_000
 # The records of a batch of this size are shared with the queue; smaller ones are quicker to gather.
 _LARGE_BATCH_BYTES = 16 * 1024
 # The bound of the backlog, of all topics together.
@@ -104,7 +108,7 @@ class Backlog:
         if self.size_bytes and self.size_bytes + size_bytes > MAX_WAITING_BYTES:
             if not self.is_overflowing:
                 self.is_overflowing = True
-                logger.error("ARCHIVE: the disk does not keep up, history will have gaps")
+                logger.error("ARCHIVE: does not keep up, history will have gaps")
             return False
         self.size_bytes += size_bytes
         if self.is_large:
@@ -184,7 +188,7 @@ class Archive:
         self.sync_error: OSError | None = None
         self._backlog = backlog
         self._segment_bytes = segment_bytes
-        self._part_bytes = min(ROUND_BYTES, segment_bytes)
+        self._part_bytes = min(MAX_PART_BYTES, segment_bytes)
         self._open_log = open_log
         self._on_delete = on_delete
         self._log: RetainedLog | None = None
@@ -226,7 +230,7 @@ class Archive:
             return
         self._waiting_bytes += size_bytes
         self._added_count += count
-        if size_bytes > self._part_bytes:
+        if size_bytes > self._part_bytes and (not records or size_bytes > self._segment_bytes):
             self.hand_over()
             for part in _split(batch, self._segment_bytes):
                 self._append_chunk(part, part.records(0, len(part.bodies)))
@@ -234,7 +238,8 @@ class Archive:
             self.hand_over()
             self._append_chunk(batch, records or batch.records(0, count))
         else:
-            if self._newest.size_bytes + size_bytes > self._part_bytes:
+            newest = self._newest
+            if newest.size_bytes + size_bytes > self._part_bytes or newest.count > MAX_PART_COUNT:
                 self.hand_over()
             self._newest.add(batch, size_bytes)
         if self not in backlog.archives:
@@ -467,7 +472,7 @@ def _encode_first(waiting: Sequence[_Gathered]) -> list[Chunk]:
     size_bytes = 0
     for gathered in waiting:
         size_bytes += gathered.size_bytes
-        if chunks and size_bytes > ROUND_BYTES:
+        if chunks and size_bytes > MAX_PART_BYTES:
             break
         chunks.append(gathered.encode())
     return chunks

@@ -1,10 +1,11 @@
 """Each way of cutting up bytes at once: what it finds, where it stops, what it leaves alone."""
 
 import shutil
+import sys
 from struct import pack
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nsqd.protocol.command_parser import (
@@ -104,6 +105,8 @@ def test_the_loop_over_messages_is_compiled() -> None:
     max_count=st.integers(0, 5),
     max_size=st.integers(0, 8),
 )
+@example(data=sized(b"abc", b"abc", b"a"), cut=0, position=0, line=b"", max_count=5, max_size=8)
+@example(data=b"", cut=0, position=sys.maxsize, line=LINE, max_count=5, max_size=8)
 def test_both_loops_read_the_same(
     data: bytes, cut: int, position: int, line: bytes, max_count: int, max_size: int
 ) -> None:

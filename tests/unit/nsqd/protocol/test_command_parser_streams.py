@@ -424,3 +424,23 @@ def test_an_mpub_whose_last_message_was_cut_off_is_there_at_once() -> None:
     assert isinstance(published, commands.MultiPublish)
     assert published.bodies == [b"a" * 30, b"b" * 50]
     assert not parser.is_mid_command
+
+
+def test_the_start_of_an_mpub_does_not_hold_the_read_that_it_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(command_parser, "MIN_AHEAD_BYTES", 16 * 1024)
+    parser = CommandParser(WIDE, AdmitAll())
+    start = encode_mpub(b"t", [bytes(2000)] * 2)[:1000]
+    data = (b"PUB t\n" + sized(bytes(1000))) * 200 + start
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        parser.feed(bytes(bytearray(data)))
+        while parser.next_command() is not None:
+            pass
+        held = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+
+    assert held < 20_000
