@@ -4,9 +4,9 @@
                       `at most MAX_WAITING_BYTES'
 
 The topic gives each published batch to `add`, which never waits. `ArchiveKeeper` decides when the
-gathered messages of an archive are written and synced, which happens in threads. If the disk fails
-or is too slow, history waits in memory up to the bound of the `Backlog`, and messages beyond are
-counted but not kept.
+gathered messages of an archive are written and synced, which happens in threads. Publishers wait
+while much of their topic is not written. If the disk fails or takes long they do not: then history
+waits in memory up to the bound of the `Backlog`, and messages beyond are counted but not kept.
 
 History is as safe as the queues (`Safety`). Where a publish is acknowledged when its queue has it
 on disk, or has synced it, its archive has done so too: `await_written` gives the publisher a
@@ -44,6 +44,9 @@ MAX_PART_BYTES = 32 * 1024 * 1024
 MAX_PART_COUNT = 200_000
 # The records of a batch of this size are shared with the queue; smaller ones are quicker to gather.
 _LARGE_BATCH_BYTES = 16 * 1024
+# Publishers wait for history of their topic while more than this is not written: a disk that is
+# quick keeps up with as many messages as the loop can take only if the loop rests now and then.
+HOLD_BYTES = 16 * 1024 * 1024
 # The bound of the backlog, of all topics together.
 MAX_WAITING_BYTES = 64 * 1024 * 1024
 
@@ -96,6 +99,8 @@ class Backlog:
         self.is_overflowing = False
         # Someone waits for the next round of writes.
         self.is_urgent = False
+        # A round takes long: nobody shall wait for it who need not.
+        self.is_stuck = False
         self._wake = wake
 
     @property
@@ -289,8 +294,11 @@ class Archive:
         """
         safety = self.safety
         if safety is _GATHERED:
-            return other
-        if self._has_lost_last:
+            if self._waiting_bytes < HOLD_BYTES or self._backlog.is_stuck:
+                return other
+            receipt = Receipt(1)
+            self._receipts.append((self._added_count, receipt))
+        elif self._has_lost_last:
             receipt = Receipt(1)
             receipt.settle(OSError(errno.EBUSY, "the archive's disk does not keep up"))
         elif safety is _WRITTEN and self._written_count >= self._added_count:
@@ -319,8 +327,16 @@ class Archive:
         freed_bytes, self._waiting_bytes = self._waiting_bytes - left_bytes, left_bytes
         self._backlog.free(freed_bytes)
         error = self.error if self.safety is Safety.SYNCED else self.write_error
+        if self.safety is _GATHERED and error is not None:
+            self.release()
         while self._receipts and (error is not None or self._receipts[0][0] <= self._written_count):
             self._receipts.popleft()[1].settle(error)
+
+    def release(self) -> None:
+        """Let publishers go on that wait only because much history does."""
+        if self.safety is _GATHERED:
+            while self._receipts:
+                self._receipts.popleft()[1].settle(None)
 
     @property
     def error(self) -> OSError | None:

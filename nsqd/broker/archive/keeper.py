@@ -34,6 +34,8 @@ GATHER_S = 0.05
 MAX_WRITES_PER_ROUND = 256
 # How long to wait after a failure.
 RETRY_S = 1.0
+# Publishers wait no longer than this for a round of writes, unless messages must be on disk.
+MAX_HOLD_S = 0.25
 # How often, within the time to keep, to look for segments that are too old.
 TICKS_PER_AGE = 16
 MIN_TICK_S = 0.05
@@ -75,6 +77,8 @@ class ArchiveKeeper:
         self._is_syncing = False
         self._timer: Timer | None = None
         self._timer_when = math.inf
+        # Until publishers wait no longer for the round of writes.
+        self._hold_timer: Timer | None = None
         self._is_closed = False
 
     @property
@@ -134,9 +138,10 @@ class ArchiveKeeper:
     def close(self) -> list[Callable[[], None]]:
         """Begin no more rounds; return the work that is left, which blocks."""
         self._is_closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in (self._timer, self._hold_timer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._hold_timer = None
         now_ns = self._scheduler.wall_time_ns()
         for archive in self._archives.values():
             archive.hand_over()
@@ -213,6 +218,7 @@ class ArchiveKeeper:
             del waiting[archive]
             archive.hand_over()
         self._is_writing = True
+        self._hold_timer = self._scheduler.call_at(now + MAX_HOLD_S, self._release)
 
         pace, size_bytes = self._pace, self._backlog.size_bytes
 
@@ -224,9 +230,20 @@ class ArchiveKeeper:
 
         self._scheduler.run_in_thread(write, functools.partial(self._end_writing, archives))
 
+    def _release(self) -> None:
+        """Let publishers go on: a round takes long."""
+        self._hold_timer = None
+        self._backlog.is_stuck = True
+        for archive in self._archives.values():
+            archive.release()
+
     def _end_writing(self, archives: list[Archive], error: OSError | None) -> None:
         assert error is None, "archives keep their errors"
         self._is_writing = False
+        self._backlog.is_stuck = False
+        if self._hold_timer is not None:
+            self._hold_timer.cancel()
+            self._hold_timer = None
         if self._is_closed:
             return
         now = self._scheduler.time()

@@ -454,6 +454,7 @@ class RecordingArchive(Archive):
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
         self.record_bytes = 0
+        self._waiting_bytes = 0
 
     def add(self, batch: AnyBatch, records: Records | None = None) -> None:
         """Note a batch."""

@@ -1,4 +1,4 @@
-"""ArchiveKeeper: threads write and sync history in rounds, and publishing never waits."""
+"""ArchiveKeeper: threads write and sync history in rounds; publishing waits little, or not."""
 
 import errno
 import logging
@@ -10,7 +10,8 @@ import pytest
 
 from diskqueue import layout
 from nsqd.broker.archive import archive as archive_module
-from nsqd.broker.archive.keeper import GATHER_S, RETRY_S
+from nsqd.broker.archive.keeper import GATHER_S, MAX_HOLD_S, RETRY_S
+from nsqd.broker.queue.receipt import Receipt
 from tests.support.archive_rig import SYNC_S, ArchiveRig
 
 DISK_FULL = OSError(errno.ENOSPC, "No space left on device")
@@ -225,6 +226,81 @@ def test_a_disk_that_is_too_slow_shows_until_it_has_caught_up(
     rig.scheduler.finish_thread()
     rig.settle()
     assert rig.health == ""
+
+
+def hold_with_much_history(rig: ArchiveRig, monkeypatch: pytest.MonkeyPatch) -> Receipt:
+    """Publish more than may wait, while a round is at work; return what the publisher waits for."""
+    monkeypatch.setattr(archive_module, "HOLD_BYTES", 1000)
+    rig.scheduler.holds_threads = True
+    rig.publish(bytes(600))
+    rig.advance(GATHER_S)
+    receipt = rig.topic().publish((bytes(600),))
+    assert receipt is not None
+    rig.settle()
+    assert not receipt.is_done
+    return receipt
+
+
+def is_done(receipt: Receipt) -> bool:
+    return receipt.is_done and receipt.error is None
+
+
+def test_publishers_wait_while_much_history_does(
+    rig: ArchiveRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receipt = hold_with_much_history(rig, monkeypatch)
+    assert rig.broker.ensure_topic("other").publish((bytes(600),)) is None
+
+    rig.scheduler.finish_thread()
+    rig.advance(GATHER_S)
+    assert not is_done(receipt), "the round had begun before"
+    rig.scheduler.finish_thread()
+    rig.settle()
+
+    assert is_done(receipt)
+    assert rig.topic().publish((b"few",)) is None
+    assert rig.bodies() == [bytes(600)] * 2
+
+
+def test_publishers_do_not_wait_for_a_round_that_takes_long(
+    rig: ArchiveRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receipt = hold_with_much_history(rig, monkeypatch)
+
+    rig.advance(MAX_HOLD_S)
+
+    assert is_done(receipt)
+    assert rig.topic().publish((bytes(600),)) is None
+    rig.scheduler.finish_thread()
+    rig.advance(GATHER_S)
+    again = rig.topic().publish((bytes(600),))
+    assert again is not None
+    assert not again.is_done, "the next round may be waited for"
+
+
+def test_publishers_do_not_wait_for_a_disk_that_fails(
+    rig: ArchiveRig, monkeypatch: pytest.MonkeyPatch, full_disk: pytest.MonkeyPatch
+) -> None:
+    receipt = hold_with_much_history(rig, monkeypatch)
+
+    rig.scheduler.finish_thread()
+    rig.settle()
+
+    assert receipt.is_done
+    assert receipt.error is None
+    assert rig.health
+    full_disk.undo()
+
+
+def test_a_deleted_topic_lets_its_publishers_go(
+    rig: ArchiveRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receipt = hold_with_much_history(rig, monkeypatch)
+
+    rig.broker.delete_topic("t")
+    rig.settle()
+
+    assert receipt.is_done
 
 
 def test_one_message_larger_than_the_bound_is_kept(
