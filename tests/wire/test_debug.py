@@ -99,6 +99,7 @@ async def test_stalls_of_the_loop_are_found(http: HttpClient) -> None:
     assert "hold_up_the_loop" in (await http.get("/debug/pprof/block")).text
     assert (await http.request("PUT", "/debug/setblockrate?rate=0")).status == 200
     assert "stall-watch" not in (await http.get("/debug/pprof/threadcreate")).text
+    assert (await http.get("/debug/pprof/block")).text.startswith("off")
 
 
 @pytest.mark.parametrize("digit_count", [30, 400])

@@ -1,6 +1,7 @@
 """CauseBook: dead letters have causes as long as they are there, and others cost nothing."""
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -323,3 +324,25 @@ def test_failures_are_told_once_until_a_cause_is_noted_again(
 
     assert caplog.text.count("failed to note causes") == 2
     assert [origin[0] for origin in origins(rig)] == ["t", "t"]
+
+
+def test_causes_and_the_name_of_their_file_become_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def note(fd: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name)
+        fsync(fd)
+
+    rig = BrokerRig(tmp_path, limits=LIMITS)
+    monkeypatch.setattr(os, "fsync", note)
+    kill(rig, b"1")
+    rig.advance(10)
+
+    assert FILE in synced
+    assert tmp_path.name in synced[synced.index(FILE) :]
+    count = len(synced)
+    rig.advance(60)
+    assert len(synced) == count, "once"
