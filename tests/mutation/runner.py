@@ -20,7 +20,11 @@ IMPORTED = (
     *("asyncio", "ssl", "sqlite3", "unittest.mock", "uvloop", "httptools", "snappy"),
     *("isal.isal_zlib", "hypothesis.stateful", "hypothesis.internal.conjecture.engine"),
 )
-OPTIONS = ["-xq", "-p", "no:cacheprovider", "--tb=no", "--assert=plain"]
+OPTIONS = [
+    *("-xq", "-p", "no:cacheprovider", "--tb=no", "--assert=plain"),
+    # Hypothesis would take the error of an alarm for that of an example, and try it again for ever.
+    *("-o", "timeout_method=thread"),
+]
 
 
 def main() -> int:
