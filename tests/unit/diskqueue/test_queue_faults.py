@@ -11,7 +11,7 @@ import pytest
 from diskqueue import DiskQueue, RecordChunk, layout
 from diskqueue.tools.check import check_queue
 from tests.support.call_faults import CallFaults
-from tests.unit.diskqueue.queue_files import RECORD_BYTES, frame_all, numbers, payload
+from tests.unit.diskqueue.queue_files import RECORD_BYTES, frame_all, numbers, payload, segment_path
 
 CALLS = ("open", "dup", "pwrite", "pread", "fsync", "ftruncate", "replace", "unlink", "fstat")
 
@@ -19,8 +19,10 @@ CALLS = ("open", "dup", "pwrite", "pread", "fsync", "ftruncate", "replace", "unl
 class Player:
     """Puts, reads and finishes records, and knows which of them were accepted."""
 
-    def __init__(self, directory: Path, *, has_checksums: bool) -> None:
+    def __init__(self, directory: Path, *, has_checksums: bool, max_count: int = 3) -> None:
+        """Args: max_count: of records in a segment."""
         self.directory = directory
+        self.max_count = max_count
         self.has_checksums = has_checksums
         self.accepted: list[int] = []
         self.finished: list[int] = []
@@ -29,7 +31,7 @@ class Player:
     def open(self) -> DiskQueue:
         return DiskQueue(
             *(self.directory, "t"),
-            max_bytes_per_file=3 * RECORD_BYTES,
+            max_bytes_per_file=self.max_count * RECORD_BYTES,
             holds_messages=True,
             stores_generation=True,
             has_checksums=self.has_checksums,
@@ -94,6 +96,22 @@ class Player:
         with contextlib.suppress(OSError):
             self.queue.close()
 
+    def find_damage(self) -> None:
+        """Read a segment that is damaged while it is written to."""
+        for number in range(5):
+            self.put(number)
+        self.sync()
+        path = segment_path(self.directory, 0)
+        if path.exists():
+            content = path.read_bytes()
+            path.write_bytes(content[: 2 * RECORD_BYTES] + b"\xff" * RECORD_BYTES + content[96:])
+        for number in (5, 6):
+            self.put(number)
+            self.finish(10)
+        self.sync()
+        with contextlib.suppress(OSError):
+            self.queue.close()
+
     def read_again(self) -> list[int]:
         """Return what a later start delivers."""
         files = layout.find_queue_files(str(self.directory), "t")
@@ -136,3 +154,35 @@ def test_a_call_that_fails_costs_no_record(
         accepted = set(player.accepted)
         assert found == sorted(found), number
         assert accepted - set(player.finished) <= set(found) <= accepted, number
+
+
+@pytest.mark.usefixtures("closes_files")
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("has_checksums", [False, True])
+def test_a_call_that_fails_at_damage_costs_no_other_record(
+    tmp_path: Path, faults: CallFaults, name: str, *, has_checksums: bool
+) -> None:
+    (tmp_path / "0").mkdir()
+    player = Player(tmp_path / "0", has_checksums=has_checksums, max_count=100)
+    faults.begin()
+    player.find_damage()
+    # Without a checksum the length of the record before the damage cannot be trusted.
+    assert player.finished == ([0, 1, 3, 4, 5, 6] if has_checksums else [0, 3, 4, 5, 6])
+
+    for number in range(1, faults.counts[name] + 1):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        faults.begin()
+        player = Player(directory, has_checksums=has_checksums, max_count=100)
+        faults.begin(name, number)
+
+        player.find_damage()
+
+        faults.begin()
+        queue = player.open()
+        found = {*player.finished}
+        while (batch := queue.read(100, 1 << 20)) is not None:
+            found.update(numbers(list(batch)))
+        queue.close()
+        accepted = set(player.accepted)
+        assert accepted - {*player.accepted[1:3]} <= found <= accepted, number

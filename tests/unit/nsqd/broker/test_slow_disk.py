@@ -269,11 +269,14 @@ def test_a_topic_that_is_deleted_meanwhile_keeps_nothing_open(
     if is_written:
         rig.scheduler.finish_thread()
 
+    hand_over = rig.topic().hand_over
+
     rig.broker.delete_topic("t")
     finish_threads(rig)
 
     assert not list(tmp_path.glob("t*diskqueue*"))
     assert receipt is None or isinstance(receipt.error, ClosedError)
+    assert (hand_over.line_count, hand_over.line_bytes) == (0, 0)
 
 
 def test_a_daemon_that_stops_meanwhile_loses_nothing(tmp_path: Path) -> None:
@@ -288,6 +291,21 @@ def test_a_daemon_that_stops_meanwhile_loses_nothing(tmp_path: Path) -> None:
 
     again = rig_of(tmp_path, "a", "b")
     assert sorted(again.client("a").bodies) == sorted(again.client("b").bodies) == bodies
+
+
+def test_a_publish_to_an_emptied_queue_is_refused_if_the_daemon_stops(tmp_path: Path) -> None:
+    rig = rig_of(tmp_path, "a")
+    rig.publish(b"before")
+    make_slow(rig.channel("a"))
+    rig.scheduler.holds_threads = True
+    receipt = publish(rig, b"waits")
+    rig.channel("a").empty()  # cancels what is being written
+
+    rig.scheduler.holds_threads = False
+    assert rig.broker.close() == []
+
+    assert isinstance(receipt.error, ClosedError)
+    assert rig_of(tmp_path, "a").client("a").bodies == []
 
 
 def test_a_hand_over_that_is_refused_is_tried_again(
