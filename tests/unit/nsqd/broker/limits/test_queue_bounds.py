@@ -361,3 +361,27 @@ def test_reasons_have_names_for_metrics() -> None:
     names: Sequence[str] = [reason.value for reason in DropReason]
 
     assert names == ["depth", "ttl", "attempts"]
+
+
+@pytest.mark.parametrize("is_consumed", [False, True])
+def test_the_young_ones_behind_the_old_ones_of_a_read_stay(
+    tmp_path: Path, *, is_consumed: bool
+) -> None:
+    limits = Limits(msg_ttl_s=10)
+    rig = BrokerRig(tmp_path, mem_queue_size=0, limits=limits)
+    rig.channel()
+    rig.publish(b"old", b"older")
+    rig.advance(6)
+    rig.publish(b"young", b"younger")
+    records = rig.broker.records()
+    rig.broker.close()
+
+    again = BrokerRig(
+        tmp_path, mem_queue_size=0, limits=limits, wall_time_ns=rig.scheduler.wall_ns + 5 * 10**9
+    )
+    again.broker.load(records)
+    if not is_consumed:
+        again.advance(2)
+        assert again.channel().depth == 2
+
+    assert again.client().bodies == [b"young", b"younger"]

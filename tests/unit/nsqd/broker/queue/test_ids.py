@@ -201,3 +201,13 @@ def test_the_dated_file_is_private(tmp_path: Path) -> None:
 
     assert (tmp_path / "nsqd.clock").stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "nsqd.clock").stat().st_mtime_ns == 1_700_000_000_000_000_000
+
+
+def test_ids_of_one_tick_share_it() -> None:
+    factory = MessageIdFactory(5)
+    prefix, _ = factory.reserve(3, NOW_NS)
+
+    assert factory.reserve(2, NOW_NS) == (prefix, 3)
+    assert factory.reserve(4091, NOW_NS) == (prefix, 5)
+    assert factory.reserve(1, NOW_NS) == (b"%013x" % (int(prefix, 16) + 1024), 0)
+    assert factory.reserve(1, NOW_NS) == (b"%013x" % (int(prefix, 16) + 1024), 1)
