@@ -101,6 +101,9 @@ class Channel:
         self.losses = Losses()
         # Called when the last consumer has left; the topic deletes ephemeral channels then.
         self.on_abandoned: Callable[[], object] | None = None
+        # Called when it was emptied: a crash would bring back what its topic has on disk as well.
+        # The receipt is done when the topic has forgotten that.
+        self.on_empty: Callable[[], Receipt] | None = None
         self._take = queue.take  # or that of the bounds
         self._line = ReadyLine(scheduler, self.look_again)
         self._scheduler = scheduler
@@ -284,6 +287,8 @@ class Channel:
         if self.bounds is not None:
             self.bounds.empty()
         pieces, receipt = self.queue.empty()
+        if self.on_empty is not None:
+            receipt.include(self.on_empty())
         dropped = [pieces, *self.deferred.drop(), *self.consumers.drop_in_flight()]
         dispose(self._scheduler, dropped)
         for consumer in self.consumers:
@@ -327,6 +332,7 @@ class Channel:
         """
         self.is_closed = True
         self.on_abandoned = None
+        self.on_empty = None
         in_limbo: list[Message] = []
         if self.bounds is not None:
             in_limbo = self.bounds.close()

@@ -267,6 +267,7 @@ class Topic:
             channel = self.channels[name] = self._make_channel(name)
             if self.bounds is not None:
                 self.bounds.attach(channel)
+            channel.on_empty = self.hand_over.forget_durably
             if channel.is_ephemeral:
                 channel.on_abandoned = lambda: self.delete_channel(name)
             logger.info("TOPIC(%s): new channel(%s)", self.name, name)
@@ -282,7 +283,8 @@ class Topic:
     def delete_channel(self, name: str) -> Receipt:
         """Delete a channel with its messages and disconnect its consumers.
 
-        Return the receipt that is done when its files are gone.
+        Return the receipt that is done when its files are gone, and no crash brings its messages
+        back to a new channel of the name.
         """
         channel = self.channels.pop(name, None)
         if channel is None:
@@ -291,6 +293,8 @@ class Topic:
         self.hand_over.remove_channel(channel)
         self.rearrange()
         receipt = channel.delete()
+        if self.state is not TopicState.CLOSED:
+            receipt.include(self.hand_over.forget_durably())
         if self.on_channel_change is not None:
             self.on_channel_change(channel)
         if self.is_ephemeral and not self.channels and self.on_abandoned is not None:
@@ -436,6 +440,8 @@ class HandOver:
     A record on the topic's disk may go only when the message is as safe in every channel. So it
     waits in `_unsynced` until all files that took a copy have been synced. If a sync fails the
     record stays, and a restart hands it over again: a message may come twice, but is not lost.
+    A channel that drops its copies, emptied or deleted, would get them again after a crash. So its
+    answer waits for `forget_durably`, which has all these syncs made at once.
 
     If the disk of a channel is slow, a thread writes the front piece to the channels that don't
     have it (`write_front`), and `move` goes on when they have it.
@@ -449,6 +455,7 @@ class HandOver:
         "_queue",
         "_receipts",
         "_scheduler",
+        "_sync_error",
         "_transfer",
         "_unsynced",
         "is_direct",
@@ -485,6 +492,8 @@ class HandOver:
         self._missing: list[Channel] = []
         # Records of messages that all channels have, by the receipt for all their copies.
         self._unsynced: dict[Receipt, Sequence[int]] = {}
+        # Why records stay although all channels have the messages, None if none does.
+        self._sync_error: Exception | None = None
 
     @property
     def is_partial(self) -> bool:
@@ -671,12 +680,36 @@ class HandOver:
         self._forget_copies()
         self._missing = []
         self._unsynced.clear()
+        self._sync_error = None
 
     def forget_records(self) -> None:
         """Forget all records of messages that the channels have: their disks have been synced."""
         for ordinals in self._unsynced.values():
             self._queue.commit(ordinals)
         self._unsynced.clear()
+
+    def forget_durably(self) -> Receipt:
+        """Have the records forgotten of all messages that every channel has.
+
+        Return the receipt that is done when no crash hands these over again. It has an error if
+        records stay.
+        """
+        copies = Receipt(0)
+        if self._unsynced:
+            for channel in self._channels.values():
+                copies.include(channel.queue.backend.sync())
+        receipt = Receipt(1)
+        copies.when_done(partial(self._sync_queue, receipt))
+        return receipt
+
+    def _sync_queue(self, receipt: Receipt, _error: Exception | None) -> None:
+        """Make it durable that records were forgotten.
+
+        A sync settles the receipts for copies before its own, so that the records have been
+        forgotten, or stay because of an error.
+        """
+        receipt.error = self._sync_error
+        self._queue.backend.sync().when_done(receipt.settle)
 
     def _note_copies(self) -> None:
         receipt = self._receipts.make()
@@ -698,8 +731,12 @@ class HandOver:
         def forget(error: Exception | None) -> None:
             # Absent after `clear` or `forget_records`.
             synced = self._unsynced.pop(receipt, None)
-            if error is None and synced is not None:
+            if synced is None:
+                return
+            if error is None:
                 self._queue.commit(synced)
+            else:
+                self._sync_error = error
 
         receipt.when_done(forget)
 

@@ -113,6 +113,9 @@ class Backend(Protocol):
     def empty(self) -> Receipt:
         """Forget all records; the receipt is done when no crash brings them back."""
 
+    def sync(self) -> Receipt:
+        """Make everything durable, soon; the receipt is done when that has ended."""
+
     def free_room(self) -> None:
         """Have files removed that hold finished records only."""
 
@@ -379,6 +382,8 @@ class DiskBackend:
 
     def sync(self) -> Receipt:
         """Make everything durable, soon; the receipt is done when that has ended."""
+        if self._deletion is not None and self._leaving.get(self._name) is not self:
+            return Receipt(0)  # the queue is gone
         receipt = Receipt(1)
         self._schedule.sync_fully(receipt)
         return receipt
@@ -451,7 +456,8 @@ class DiskBackend:
             receipt.settle(error)
             return
         del self._leaving[self._name]
-        self.stop()
+        self._retry.cancel()
+        self._schedule.end()
         for verb in ("sync", "read"):
             self._report(verb, None)
         if not was_there:
@@ -516,6 +522,10 @@ class NullBackend:
         """Do nothing: no message survives a restart."""
 
     def empty(self) -> Receipt:
+        """Do nothing."""
+        return Receipt(0)
+
+    def sync(self) -> Receipt:
         """Do nothing."""
         return Receipt(0)
 

@@ -188,6 +188,13 @@ class SyncSchedule:
         self._state = SyncState.CLOSED
         self._cancel_timer()
 
+    def end(self) -> None:
+        """Start no sync any more: the queue is gone. The receipts that wait are settled."""
+        self.stop()
+        receipts, self._full_receipts = self._full_receipts, []
+        for receipt in receipts:
+            receipt.settle(None)
+
     def _start_soon(self) -> None:
         """Start a sync at the end of this turn, so that it covers all of the turn."""
         self._cancel_timer()

@@ -223,6 +223,19 @@ class SlicedBroker(RuleBasedStateMachine):
             channel.base_count = len(self.publishes)
         self._make_channels()
 
+    # The new channel has a share in what waits in the topic, or is not acknowledged.
+    @precondition(lambda self: self.publishes and not self.rig.topic().depth)
+    @precondition(lambda self: not any(publish.is_pending for publish in self.publishes))
+    @rule(name=st.sampled_from(CHANNELS))
+    def delete_channel_and_make_again(self, name: str) -> None:
+        self.deletions.append(self.rig.topic().delete_channel(name))
+        channel = self.channels[name]
+        channel.clients.clear()
+        channel.absent.update(self.publishes)
+        channel.emptyings.clear()
+        channel.base_count = len(self.publishes)
+        self._make_channels()
+
     @rule()
     def kill(self) -> None:
         """Look at the data path as the next daemon finds it; this one goes on."""
