@@ -4,7 +4,7 @@ import random
 import subprocess
 import sys
 
-from tests.support.cluster import Cluster, Nsqd
+from tests.support.cluster import Cluster, Nsqd, wait_for
 from tests.support.daemon_process import HOST
 from tests.support.v2_client import ConnectionEndedError, Message, V2Client
 
@@ -123,6 +123,35 @@ async def test_kill_without_memory_queue_loses_nothing_unfinished(cluster: Clust
     assert found <= set(BODIES)  # finished ones may come again, nothing else does
     await again.close()
     await consumer.close()
+
+
+async def test_kill_brings_nothing_back_to_an_emptied_channel(cluster: Cluster) -> None:
+    """Not even from the disk of the topic, which keeps it until other channels are synced."""
+    nsqd = cluster.nsqd(flags=("--mem-queue-size=0", "--sync-timeout=1h"))
+    await nsqd.start()
+    await nsqd.create(TOPIC, CHANNEL, "other")
+    await nsqd.post(f"/topic/pause?topic={TOPIC}")
+    await nsqd.publish(TOPIC, "1", "2", "3")
+    await nsqd.post(f"/topic/unpause?topic={TOPIC}")
+    await wait_for(lambda: find_depths(nsqd), {TOPIC: 0, CHANNEL: 3, "other": 3})
+
+    await nsqd.post(f"/channel/empty?topic={TOPIC}&channel={CHANNEL}")
+    await nsqd.publish(TOPIC, "4")
+    nsqd.kill()
+    check_directory(nsqd)
+    await nsqd.start()
+
+    assert await find_depths(nsqd) == {TOPIC: 0, CHANNEL: 1, "other": 4}
+
+
+async def find_depths(nsqd: Nsqd) -> dict[str, int]:
+    """Return the depth of the topic and of each of its channels."""
+    stats = await nsqd.get(f"/stats?format=json&topic={TOPIC}")
+    [topic] = stats["topics"]
+    return {
+        TOPIC: topic["depth"],
+        **{each["channel_name"]: each["depth"] for each in topic["channels"]},
+    }
 
 
 async def test_kill_at_any_moment_loses_nothing_acknowledged(cluster: Cluster) -> None:
