@@ -24,12 +24,14 @@ SOURCES = (
 # Behind each source: a module of an older one, after a `git pull`, is not imported.
 CHECK = """
 
-from pathlib import Path as _Path
-from zlib import crc32 as _source_crc32
+import os as _os
+import zlib as _zlib
 
-_source = _Path(__file__).with_name("_compiled.pyx")
-if _source.exists() and _source_crc32(_source.read_bytes()) != NUMBER:
-    raise ImportError("it is older than its source: `make .venv/.run` builds it anew")
+_source = _os.path.join(_os.path.dirname(__file__), "_compiled.pyx")
+if _os.path.exists(_source):
+    with open(_source, "rb") as _file:
+        if _zlib.crc32(_file.read()) != NUMBER:
+            raise ImportError("it is older than its source: `make .venv/.run` builds it anew")
 """
 
 
