@@ -154,6 +154,8 @@ class AnalyticsRoutes:
         except LeaseError as error:
             raise HttpError(error.status, error.code) from error
         except FileNotFoundError:
+            if request.find("id") is not None:
+                _get_lease(analytics, request)  # which may have ended meanwhile
             raise HttpError(404, "SEGMENT_NOT_FOUND") from None
         except OSError as error:
             raise internal_error("open", file_name, error) from error
