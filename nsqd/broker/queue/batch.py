@@ -17,15 +17,14 @@ from itertools import accumulate, chain, repeat
 from struct import Struct
 from typing import TypeAlias
 
-from diskqueue.envelope import HEADER_BYTES, RecordParts, join_records
+from diskqueue.envelope import HEADER_BYTES, PREFIX_BYTES, RecordParts, join_records
 from nsqd.broker.queue.ids import SUFFIXES
 
 # A message outside of any batch: id, timestamp_ns, attempts so far, body, and the ordinal of its
 # record on disk (None without a record).
 Message: TypeAlias = tuple[bytes, int, int, bytes, int | None]
 
-LENGTH_PREFIX_BYTES = 4
-RECORD_OVERHEAD_BYTES = LENGTH_PREFIX_BYTES + HEADER_BYTES
+RECORD_OVERHEAD_BYTES = PREFIX_BYTES + HEADER_BYTES
 MAX_ATTEMPTS = 0xFFFF  # attempts is a uint16 on the wire: stop there rather than wrap to 0
 
 _pack_head = Struct(">qH").pack
