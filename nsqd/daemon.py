@@ -6,7 +6,6 @@ each part needs, and here the few tasks and threads have their owner.
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 import os
 import socket
@@ -105,11 +104,10 @@ class Daemon:
         self._reloader = Reloader(options, read_options)
         self._data_path = Path(options.data_path or ".")
         self._undo = contextlib.AsyncExitStack()
-        self._server_context: ssl.SSLContext | None = None
+        self._server_context: tls.DoorContext | None = None  # of both doors
         self._client_context: ssl.SSLContext | None = None
         self._listeners: dict[str, socket.socket] = {}
         self._connections: set[V2Connection] = set()
-        self._https_server: HttpServer | None = None
         self._http_client: HttpClient | None = None
         self._auth_servers: AuthServers | None = None
         self._loop_lags = Histogram(LAG_BOUNDS_S)
@@ -206,8 +204,8 @@ class Daemon:
         options = self._options
         option_checks.check_values(options)
         if options.tls_cert or options.tls_key:
-            self._server_context = build_server_context(options)
-            self._failed_handshakes.watch(self._server_context)
+            self._server_context = tls.DoorContext(build_server_context(options))
+            self._failed_handshakes.watch(self._server_context.current)
         option_checks.check_tls(options)
         self._client_context = build_client_context(options)
         option_checks.check_services(options)
@@ -375,18 +373,11 @@ class Daemon:
         server = await serve(listener, lambda: V2Connection(broker, self._tcp))
         self._undo.push_async_callback(self._stop_tcp, server)
 
-    async def _renew_tls(self, context: ssl.SSLContext) -> None:
-        """Have new connections shake hands with this context.
-
-        Raises:
-            OSError: the old one stays.
-        """
+    def _renew_tls(self, context: ssl.SSLContext) -> None:
+        """Have new connections shake hands with this context; open ones keep theirs."""
+        assert self._server_context is not None, "there is a door with TLS"
         self._failed_handshakes.watch(context)
-        if self._https_server is not None:
-            await self._https_server.renew_tls(context)
-            assert self._https_server.listener is not None, "it has started"
-            self._listeners["HTTPS"] = self._https_server.listener
-        self._tcp = dataclasses.replace(self._tcp, ssl_context=context)
+        self._server_context.current = context
 
     async def _stop_tcp(self, server: asyncio.Server) -> None:
         """Take no more commands; close each connection when its last publish is answered."""
@@ -419,8 +410,6 @@ class Daemon:
             )
             await server.start(listener, ssl=context)
             servers.append(server)
-            if context is not None:
-                self._https_server = server
             logger.info("%s: listening on %s", scheme, format_address(listener.getsockname()))
 
     def _tcp_settings(self, loop: asyncio.AbstractEventLoop) -> TcpSettings:

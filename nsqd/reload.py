@@ -12,7 +12,7 @@ import asyncio
 import dataclasses
 import logging
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from nsqd.config.flags import ConfigError, OptionsError
@@ -40,7 +40,7 @@ class Parts:
     http_client: HttpClient
     tokens: tuple[TokenFile, ...]
     # Gives both doors another context; None if TLS is off.
-    renew_tls: Callable[[ssl.SSLContext], Awaitable[None]] | None
+    renew_tls: Callable[[ssl.SSLContext], None] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Reloader:
             try:
                 # In a thread: disks can be slow, and so is the check of a policy for certificates.
                 fresh = await asyncio.to_thread(self._read, parts)
-                await self._apply(parts, fresh)
+                self._apply(parts, fresh)
             except (ConfigError, OptionsError, OSError) as error:
                 logger.error("RELOAD: failed, nothing has changed - %s", error)  # noqa: TRY400 - no traceback
 
@@ -100,12 +100,12 @@ class Reloader:
             return current  # TLS can't be switched off in a running nsqd
         return dataclasses.replace(current, **{name: getattr(loaded, name) for name in _TLS_FILES})
 
-    async def _apply(self, parts: Parts, fresh: _Fresh) -> None:
+    def _apply(self, parts: Parts, fresh: _Fresh) -> None:
         node = parts.node
         renewed = {_LOOKUPDS}
         if fresh.server_context is not None:
             assert parts.renew_tls is not None, "a context is made only for doors with TLS"
-            await parts.renew_tls(fresh.server_context)  # the only step that can fail, so the first
+            parts.renew_tls(fresh.server_context)
             node.options = self._with_tls_files(node.options, fresh.loaded)
             options = node.options
             logger.info("RELOAD: TLS cert=%s key=%s", options.tls_cert, options.tls_key)

@@ -92,8 +92,6 @@ class HttpServer:
             descriptors=descriptors,
         )
         self._server: asyncio.Server | None = None
-        # The listening socket; another one for the same port after `renew_tls`.
-        self.listener: socket.socket | None = None
         self.port = 0  # of the listening socket; -1 for a unix socket
 
     @property
@@ -110,38 +108,13 @@ class HttpServer:
         assert self._server is None, "a server starts once"
         self.port = port_of(listener)
         self._service.is_tls = ssl is not None
-        self._server = await self._serve(listener, ssl)
-
-    async def renew_tls(self, context: tls.SSLContext) -> None:
-        """Shake hands with this context from now on; open connections keep theirs.
-
-        Raises:
-            OSError: the socket can't be listened on a second time; the old context stays.
-        """
-        old = self._server
-        assert old is not None, "the server has started"
-        assert self.listener is not None, "the server has started"
-        # Both sockets share one queue of connections, so none is refused in between.
-        listener = self.listener.dup()
-        try:
-            self._server = await self._serve(listener, context)
-        except OSError:
-            listener.close()
-            raise
-        old.close()
-
-    async def _serve(
-        self, listener: socket.socket, context: tls.SSLContext | None
-    ) -> asyncio.Server:
         loop = asyncio.get_running_loop()
-        server = await serve(
+        self._server = await serve(
             listener,
             lambda: HttpConnection(self._service, loop),
-            ssl=context,
-            ssl_handshake_timeout_s=self._service.limits.header_timeout_s if context else None,
+            ssl=ssl,
+            ssl_handshake_timeout_s=self._service.limits.header_timeout_s if ssl else None,
         )
-        self.listener = listener
-        return server
 
     async def close(self, *, grace_s: float = DEFAULT_GRACE_S) -> None:
         """Stop listening, wait some time for the replies under way, then cut all connections."""

@@ -18,7 +18,7 @@ import ssl
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Any, Final, Self, cast
 
 # The most plain bytes one TLS record holds.
 _RECORD_BYTES: Final = 16_384
@@ -101,6 +101,25 @@ def build_client_context(root_ca_file: str, min_version: ssl.TLSVersion) -> ssl.
     else:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
     return context
+
+
+class DoorContext(ssl.SSLContext):
+    """The context of a listening socket: each new connection gets the `current` one.
+
+    So certificates change without another listening socket, and no connection falls between two.
+    """
+
+    current: ssl.SSLContext
+
+    def __new__(cls, current: ssl.SSLContext) -> Self:
+        """Begin with a context, which may be replaced."""
+        door = super().__new__(cls, ssl.PROTOCOL_TLS_SERVER)
+        door.current = current
+        return door
+
+    def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
+        """Begin a connection, as asyncio and uvloop do for each that they accept."""
+        return self.current.wrap_bio(*args, **options)
 
 
 class FailedHandshakes:
