@@ -455,6 +455,41 @@ async def test_a_pause_at_run_time(nsqd: Nsqd) -> None:
         (await anext(aiter(consumer))).fin()
 
 
+async def test_a_pause_gives_back_what_was_not_begun(nsqd: Nsqd) -> None:
+    await publish(nsqd, *[b"%d" % number for number in range(20)])
+    async with (
+        Consumer("topic", "ch", nsqd=[nsqd.tcp_address], max_in_flight=20) as consumer,
+        Consumer("topic", "ch", nsqd=[nsqd.tcp_address], max_in_flight=0) as other,
+    ):
+        begun = await anext(aiter(consumer))
+        await until(lambda: consumer.stats().received == 20)
+        consumer.set_max_in_flight(0)
+        # The others may have them now, not after msg_timeout.
+        await nsqd.wait_for_channel("topic", in_flight_count=1, depth=19)
+        assert consumer.stats().buffered == 0
+        other.set_max_in_flight(50)
+        async for message in other:
+            message.fin()
+            if other.stats().finished == 19:
+                break
+        begun.fin()
+        await nsqd.wait_for_channel("topic", in_flight_count=0, depth=0, timeout_count=0)
+
+
+async def test_messages_that_overtake_a_pause_go_back(nsqd: Nsqd) -> None:
+    async with Consumer("topic", "ch", nsqd=[nsqd.tcp_address], max_in_flight=20) as consumer:
+        await until(lambda: consumer.stats().connections or None)
+        await publish(nsqd, *[b"%d" % number for number in range(20)])
+        await nsqd.wait_for_channel("topic", message_count=20)
+        consumer.set_max_in_flight(0)
+        await nsqd.wait_for_channel("topic", in_flight_count=0, depth=20, timeout_count=0)
+        consumer.set_max_in_flight(20)
+        async for message in consumer:
+            message.fin()
+            if consumer.stats().finished == 20:
+                break
+
+
 async def test_ten_handlers_at_once(nsqd: Nsqd) -> None:
     await publish(nsqd, *[b"%d" % number for number in range(200)])
     running = most = done = 0

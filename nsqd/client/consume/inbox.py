@@ -1,7 +1,7 @@
 """Inbox: messages of all connections, between their arrival and the program that handles them.
 
 It never hands out more than `limit` at a time, whatever has arrived: an RDY that was lowered may
-be overtaken by messages on their way.
+be overtaken by messages on their way. They wait here, but not for a limit of 0: see `Session`.
 """
 
 from __future__ import annotations
@@ -135,6 +135,10 @@ class Inbox:
         if self._takers and self._messages:
             self._wake(len(self._messages))
 
+    def clear(self) -> None:
+        """Forget the messages that wait here; their links give them back."""
+        self._messages.clear()
+
     async def wait_until_answered(self) -> None:
         """Wait until every message that was handed out is answered."""
         while self.handed_count:
@@ -146,7 +150,7 @@ class Inbox:
         """Hand out nothing any more; takers get None, or the failure."""
         self._is_closed = True
         self._failure = self._failure or failure
-        self._messages.clear()
+        self.clear()
         self._wake(len(self._takers))
 
     def _expire(self, message: Message) -> None:

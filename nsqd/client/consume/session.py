@@ -52,9 +52,10 @@ class Session:
         discovery: Discovery | None,
     ) -> None:
         """Prepare on the running loop; `start` connects."""
+        self._links: dict[Address, Link] = {}
         self.inbox = Inbox(max_attempts=max_attempts, give_up=dead_letters.give_up)
         self.flow = Flow(
-            max_in_flight, policy, on_backoff=self._backed_off, on_limit=self.inbox.set_limit
+            max_in_flight, policy, on_backoff=self._backed_off, on_limit=self._set_limit
         )
         self._topic = topic
         self._channel = channel
@@ -66,7 +67,6 @@ class Session:
         self._delays = delays
         self._discovery = discovery
         self._stats = ConsumerStats()
-        self._links: dict[Address, Link] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._clock: asyncio.TimerHandle | None = None
@@ -157,10 +157,13 @@ class Session:
             self.inbox.close(error)
 
     def messages_arrived(self, link: Link, messages: list[Message]) -> None:
-        """Put messages into the inbox."""
+        """Put messages into the inbox; a paused consumer gives them back."""
         self._stats.received += len(messages)
-        self.inbox.put(messages)
         self.flow.note_message(link)
+        if self.inbox.limit:
+            self.inbox.put(messages)
+        else:
+            link.return_buffered()
 
     def messages_finished(self, count: int) -> None:
         """Count FINs."""
@@ -240,6 +243,14 @@ class Session:
         if self._clock is not None:
             self._clock.cancel()
         self._clock = self._loop.call_later(self._tick_s(), self._tick)
+
+    def _set_limit(self, limit: int) -> None:
+        """Bound the messages held here; with 0, others may have those that were not begun."""
+        self.inbox.set_limit(limit)
+        if not limit:
+            self.inbox.clear()
+            for link in self._links.values():
+                link.return_buffered()
 
     def _backed_off(self, level: int, pause_s: float) -> None:
         self._observer.backed_off(level, pause_s)
