@@ -1,5 +1,6 @@
 """A broker that keeps history, and what its archives hold."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from diskqueue import DiskQueue, envelope, layout
@@ -27,11 +28,13 @@ class ArchiveRig(BrokerRig):
         max_age_s: float = 0.0,
         mem_queue_size: int = 10_000,
         sync_every: int = 2500,
+        has_checksums: bool = False,
     ) -> None:
         super().__init__(path)
+        disk = disk_settings(path, sync_every=sync_every)
         settings = BrokerSettings(
             mem_queue_size=mem_queue_size,
-            disk=disk_settings(path, sync_every=sync_every),
+            disk=replace(disk, has_checksums=has_checksums),
             channel=ChannelSettings(max_msg_timeout_s=900.0, max_consumers=0),
             retention=Retention(max_bytes, max_age_s),
         )

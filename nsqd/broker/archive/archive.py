@@ -10,10 +10,13 @@ waits in memory up to the bound of the `Backlog`, and messages beyond are counte
 
 History is as safe as the queues (`Safety`). Where a publish is acknowledged when its queue has it
 on disk, or has synced it, its archive has done so too: `await_written` gives the publisher a
-receipt. A write that the disk takes at once is made by `add`, as the queues do it; all others, and
-all syncs, are shared by the publishes that came before the round.
+receipt. A write that the disk takes at once is made on the loop, as the queues do it: by `add`, or
+if a sync follows, by the round, together for all publishes before it. A sync that publishers wait
+for makes the records durable and nothing else; checksums and metadata follow with the next round of
+syncs.
 """
 
+import contextlib
 import errno
 import logging
 import threading
@@ -25,7 +28,7 @@ from enum import IntEnum
 from typing import TypeAlias
 
 from diskqueue.envelope import RecordParts, join_records
-from nsqd.broker.archive.retention import ArchiveLook, Chunk, RetainedLog
+from nsqd.broker.archive.retention import ArchiveLook, Chunk, RetainedLog, Sync
 from nsqd.broker.queue.batch import RECORD_OVERHEAD_BYTES, AnyBatch, Batch, RecordedBatch
 from nsqd.broker.queue.pace import Pace
 from nsqd.broker.queue.receipt import Receipt
@@ -47,6 +50,8 @@ _LARGE_BATCH_BYTES = 16 * 1024
 # Publishers wait for history of their topic while more than this is not written: a disk that is
 # quick keeps up with as many messages as the loop can take only if the loop rests now and then.
 HOLD_BYTES = 16 * 1024 * 1024
+# So much is written on the loop, if a sync follows.
+_NOW_BYTES = 256 * 1024
 # The bound of the backlog, of all topics together.
 MAX_WAITING_BYTES = 64 * 1024 * 1024
 
@@ -60,7 +65,7 @@ class Safety(IntEnum):
 
 
 # Python 3.11 calls a function for each `Safety.WRITTEN`: 0.3 us.
-_GATHERED, _WRITTEN = Safety.GATHERED, Safety.WRITTEN
+_GATHERED, _WRITTEN, _SYNCED = Safety.GATHERED, Safety.WRITTEN, Safety.SYNCED
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +170,15 @@ class _Gathered:
         return self.chunk
 
 
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A sync under way, and how many messages since the start it makes durable."""
+
+    log: RetainedLog
+    sync: Sync
+    written_count: int
+
+
 class Archive:
     """The history of one topic."""
 
@@ -202,9 +216,10 @@ class Archive:
         self._gathered: deque[_Gathered] = deque()
         # The part of the backlog that is this archive's.
         self._waiting_bytes = 0
-        # Messages added and written since the start, and who waits for how many of them.
+        # Messages added, written and synced since the start, and who waits for how many of them.
         self._added_count = 0
         self._written_count = 0
+        self._synced_count = 0
         # The last messages were not kept.
         self._has_lost_last = False
         self._receipts: deque[tuple[int, Receipt]] = deque()
@@ -261,15 +276,12 @@ class Archive:
 
     def _write_now(self, batch: AnyBatch, records: Records | None) -> bool:
         """Write a batch on the loop, if the disk is quick and no thread is at work on the files."""
-        log = self._log
-        backlog = self._backlog
-        if log is None or self._newest.count or self._gathered or not backlog.pace.is_quick:
+        if self._newest.count or self._gathered:
             return False
-        if not self._lock.acquire(blocking=False):
+        log = self._begin_writing_now()
+        if log is None:
             return False
         try:
-            if self.is_closed or self._log is not log or self._gathered:
-                return False
             was_dirty = log.is_dirty
             count = len(batch.bodies)
             data, lengths = records or batch.records(0, count)
@@ -281,11 +293,23 @@ class Archive:
         finally:
             self._lock.release()
         if is_written:
-            backlog.pace.note_append(time.perf_counter() - began)
+            self._backlog.pace.note_append(time.perf_counter() - began)
             self._written_count += count
             if not was_dirty:
-                backlog.on_dirty(self)
+                self._backlog.on_dirty(self)
         return is_written
+
+    def _begin_writing_now(self) -> RetainedLog | None:
+        """Return the files, locked, if the loop may write to them; None leaves it to a thread."""
+        log = self._log
+        if log is None or not self._backlog.pace.is_quick:
+            return None
+        if not self._lock.acquire(blocking=False):
+            return None
+        if self.is_closed or self._log is not log:
+            self._lock.release()
+            return None
+        return log
 
     def await_written(self, other: Receipt | None) -> Receipt | None:
         """Return the receipt of a publish that was just added: None if it waits for nothing.
@@ -326,10 +350,12 @@ class Archive:
         left_bytes = self._newest.size_bytes + sum(each.size_bytes for each in self._gathered)
         freed_bytes, self._waiting_bytes = self._waiting_bytes - left_bytes, left_bytes
         self._backlog.free(freed_bytes)
-        error = self.error if self.safety is Safety.SYNCED else self.write_error
+        is_synced = self.safety is _SYNCED
+        error = self.error if is_synced else self.write_error
         if self.safety is _GATHERED and error is not None:
             self.release()
-        while self._receipts and (error is not None or self._receipts[0][0] <= self._written_count):
+        done_count = self._synced_count if is_synced else self._written_count
+        while self._receipts and (error is not None or self._receipts[0][0] <= done_count):
             self._receipts.popleft()[1].settle(error)
 
     def release(self) -> None:
@@ -376,6 +402,45 @@ class Archive:
             self._receipts.popleft()[1].settle(None)
         return self._on_delete(self)
 
+    def begin_commit(self) -> Commit | None:
+        """Write what was handed over, and return the sync that publishers wait for.
+
+        A thread runs it with `commit`. None leaves all of it to the thread: `write` and `commit`.
+        """
+        size_bytes = sum(each.size_bytes for each in self._gathered)
+        if self.safety is not _SYNCED or size_bytes > _NOW_BYTES or self.write_error:
+            return None
+        if not self._sync_lock.acquire(blocking=False):
+            return None
+        commit = None
+        log = self._begin_writing_now()
+        if log is not None:
+            # The thread finds an error again, and tells it.
+            with contextlib.suppress(OSError):
+                if self._write_gathered_now(log):
+                    sync = log.begin_sync(with_metadata=False)
+                    commit = Commit(log, sync, self._written_count)
+            self._lock.release()
+        if commit is None:
+            self._sync_lock.release()
+        return commit
+
+    def _write_gathered_now(self, log: RetainedLog) -> bool:
+        """Write what was handed over; return False if that needs a new segment.
+
+        Raises:
+            OSError: a part may be written.
+        """
+        gathered = self._gathered
+        while gathered:
+            chunk = gathered[0].encode()
+            began = time.perf_counter()
+            if not log.append_now(chunk.data, chunk.lengths, chunk.newest_ns):
+                return False
+            self._backlog.pace.note_append(time.perf_counter() - began)
+            self._written_count += gathered.popleft().count
+        return True
+
     # --- in any thread
 
     def remove_files(self) -> None:
@@ -406,15 +471,7 @@ class Archive:
             return log.look(is_pinned=is_pinned)
 
     def write(self, now_ns: int) -> None:
-        """Write what was handed over, and sync it if publishers wait for that.
-
-        Note in `write_error` and `sync_error` if that fails.
-        """
-        self._write_all(now_ns)
-        if self.safety is Safety.SYNCED and self.write_error is None:
-            self.sync(now_ns)
-
-    def _write_all(self, now_ns: int) -> None:
+        """Write what was handed over; note in `write_error` if that fails."""
         with self._lock:
             if self.is_closed:
                 return
@@ -428,27 +485,50 @@ class Archive:
             else:
                 self.write_error = None
 
+    def commit(self, begun: Commit | None, now_ns: int) -> None:
+        """Make durable what publishers wait for; note in `sync_error` if that fails.
+
+        Args: begun: by `begin_commit`; None does all of it here.
+        """
+        if begun is not None:
+            try:
+                self._end_sync(begun, begun.sync.run())
+            finally:
+                self._sync_lock.release()
+        elif self.safety is _SYNCED and self.write_error is None:
+            with self._sync_lock:
+                self._sync(now_ns, with_metadata=False)
+
     def sync(self, now_ns: int) -> None:
         """Make all durable and delete old segments; note in `sync_error` if that fails."""
         with self._sync_lock:
+            self._sync(now_ns, with_metadata=True)
+
+    def _sync(self, now_ns: int, *, with_metadata: bool) -> None:
+        try:
+            with self._lock:
+                log = self._log
+                if self.is_closed or log is None:
+                    return
+                log.trim(now_ns)
+                sync = log.begin_sync(with_metadata=with_metadata)
+                commit = Commit(log, sync, self._written_count)
+        except OSError as error:
+            self.sync_error = error
+        else:
+            self._end_sync(commit, sync.run())
+
+    def _end_sync(self, commit: Commit, error: OSError | None) -> None:
+        with self._lock:
+            if self._log is not commit.log or self.is_closed:
+                return
             try:
-                self._sync(now_ns)
-            except OSError as error:
-                self.sync_error = error
+                commit.log.end_sync(commit.sync, error)
+            except OSError as failure:
+                self.sync_error = failure
             else:
                 self.sync_error = None
-
-    def _sync(self, now_ns: int) -> None:
-        with self._lock:
-            log = self._log
-            if self.is_closed or log is None:
-                return
-            log.trim(now_ns)
-            sync = log.begin_sync()
-        error = sync.run()
-        with self._lock:
-            if self._log is log and not self.is_closed:
-                log.end_sync(sync, error)
+                self._synced_count = commit.written_count
 
     def close(self, now_ns: int) -> None:
         """Write and sync the rest, for the last time.

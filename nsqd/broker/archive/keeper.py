@@ -22,6 +22,7 @@ from nsqd.broker.archive.retention import RetainedLog, Retention
 from nsqd.broker.queue.backend import DiskSettings
 from nsqd.broker.queue.pace import Pace
 from nsqd.broker.queue.receipt import Receipt
+from nsqd.broker.queue.sync_schedule import PROMPT_METADATA_S
 from nsqd.broker.scheduler import Scheduler, Timer
 
 logger = logging.getLogger(__name__)
@@ -53,6 +54,10 @@ class ArchiveKeeper:
         safety: Safety = Safety.GATHERED,
     ) -> None:
         self._safety = safety
+        # How long after a write all of it becomes durable.
+        self._sync_delay_s = disk.sync_timeout_s
+        if safety is Safety.SYNCED:
+            self._sync_delay_s = min(disk.sync_timeout_s, PROMPT_METADATA_S)
         self._retention = retention
         self._disk = disk
         self._directory = disk.data_path / DIRECTORY_NAME
@@ -220,15 +225,21 @@ class ArchiveKeeper:
         self._is_writing = True
         self._hold_timer = self._scheduler.call_at(now + MAX_HOLD_S, self._release)
 
+        commits = {archive: archive.begin_commit() for archive in archives}
         pace, size_bytes = self._pace, self._backlog.size_bytes
 
-        def write() -> None:
-            began = time.perf_counter()
-            for archive in archives:
-                archive.write(now_ns)
-            pace.note_job(time.perf_counter() - began, size_bytes)
+        def work() -> None:
+            seconds = 0.0
+            for archive, commit in commits.items():
+                if commit is None:
+                    began = time.perf_counter()
+                    archive.write(now_ns)
+                    seconds += time.perf_counter() - began
+                archive.commit(commit, now_ns)
+            if seconds:
+                pace.note_job(seconds, size_bytes)
 
-        self._scheduler.run_in_thread(write, functools.partial(self._end_writing, archives))
+        self._scheduler.run_in_thread(work, functools.partial(self._end_writing, archives))
 
     def _release(self) -> None:
         """Let publishers go on: a round takes long."""
@@ -254,7 +265,7 @@ class ArchiveKeeper:
             if archive.write_error is not None:
                 self._backlog.archives[archive] = now + RETRY_S
             if archive.is_dirty:
-                self._sync_due.setdefault(archive, now + self._disk.sync_timeout_s)
+                self._sync_due.setdefault(archive, now + self._sync_delay_s)
             self._note_health(archive)
         self._arm_next()
 
@@ -262,7 +273,7 @@ class ArchiveKeeper:
 
     def _plan_sync(self, archive: Archive) -> None:
         """Sync an archive that was written to, when that is due."""
-        due = self._scheduler.time() + self._disk.sync_timeout_s
+        due = self._scheduler.time() + self._sync_delay_s
         if self._sync_due.setdefault(archive, due) == due and not self._is_syncing:
             self._arm(due)
 
@@ -300,7 +311,7 @@ class ArchiveKeeper:
             self._sync_due.pop(archive, None)
             if archive.is_dirty:
                 # The sync failed, and at once it would fail again; or more was written meanwhile.
-                self._sync_due[archive] = now + self._disk.sync_timeout_s
+                self._sync_due[archive] = now + self._sync_delay_s
             self._note_health(archive)
         self._arm_next()
 

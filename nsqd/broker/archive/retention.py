@@ -10,8 +10,9 @@ whole, so they are small: they end after an eighth of the bytes, or of the time,
 Writing, fsync and recovery are diskqueue's; the ages of the segments and the bounds are added here.
 Everything blocks, and the caller sees to it that one thread at a time is at work, but for
 `Sync.run`: that works on descriptors of its own while more is appended. A write that fails leaves
-no trace. A sync makes the records durable, then replaces the metadata, then deletes. After a crash
-`diskqueue.recovery` finds the records that were appended since, up to the last whole one.
+no trace. A sync makes the records durable, then replaces the metadata, then deletes; publishers
+wait for the first step alone. After a crash `diskqueue.recovery` finds the records that were
+appended since the metadata was replaced, up to the last whole one.
 """
 
 import contextlib
@@ -109,6 +110,10 @@ class Sync:
     # Where the records that become durable end, and how many they are.
     end: tuple[int, int]
     record_count: int
+    # False makes the records durable, and leaves checksums and metadata for a later sync.
+    with_metadata: bool
+    # The directory, if it has got files since the last sync.
+    changed_directory: str | None
 
     def run(self) -> OSError | None:
         """Make the records durable; return why they may not be."""
@@ -122,6 +127,11 @@ class Sync:
                 failure = failure or (None if is_dropped else error)
             finally:
                 target.close()
+        if self.changed_directory is not None and failure is None:
+            try:
+                layout.fsync_directory(self.changed_directory)
+            except OSError as error:
+                failure = error
         return failure
 
 
@@ -322,13 +332,20 @@ class RetainedLog:
             has_dropped = True
         return has_dropped
 
-    def begin_sync(self) -> Sync:
+    def begin_sync(self, *, with_metadata: bool = True) -> Sync:
         """Return the work that makes all appended records durable; `end_sync` takes it back.
+
+        Args:
+            with_metadata: False makes nothing durable but the records, which is one fsync. They are
+                found after a crash behind the place that the metadata names.
 
         Raises:
             OSError: the process has no descriptors left.
         """
-        return Sync(self._writer.fsync_targets(), self.end, self._unsynced_count)
+        targets = self._writer.fsync_targets(with_checksums=with_metadata)
+        directory = self._directory if self._writer.has_new_files else None
+        self._writer.has_new_files = False
+        return Sync(targets, self.end, self._unsynced_count, with_metadata, directory)
 
     def end_sync(self, sync: Sync, error: OSError | None) -> None:
         """Note which records are durable now, and delete the files of dropped segments.
@@ -337,11 +354,14 @@ class RetainedLog:
             OSError: the records may not be durable, or a file could not be deleted.
         """
         if error is not None:
+            self._writer.has_new_files |= sync.changed_directory is not None
             if self._writer.segment.is_suspect:
                 # The kernel may have lost a part of it: no more is appended behind that.
                 self._begin_segment()
             raise error
         self._writer.note_durable(sync.targets)
+        if not sync.with_metadata:
+            return
         self._durable_end = sync.end
         self._unsynced_count -= sync.record_count
         has_more = self.end != sync.end

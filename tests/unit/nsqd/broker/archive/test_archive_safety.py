@@ -162,3 +162,136 @@ def test_with_sync_every_1_it_waits_for_the_fsync(
     assert all(receipt is not None and receipt.is_done for receipt in receipts)
     assert len([path for path in synced if "/archive/t.diskqueue.000" in path]) == 1
     assert rig.bodies() == [b"first", *[b"%d" % number for number in range(5)]]
+
+
+@pytest.fixture
+def synced(tmp_path: Path) -> ArchiveRig:
+    """A broker whose queues survive a power cut, with an archive that is open and durable."""
+    rig = ArchiveRig(tmp_path, mem_queue_size=0, sync_every=1, has_checksums=True)
+    publish(rig, b"first")
+    rig.advance(10)
+    return rig
+
+
+@pytest.fixture
+def fsyncs(synced: ArchiveRig, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files of the archive that were fsynced, by the ends of their names."""
+    names: list[str] = []
+    fsync = os.fsync
+
+    def note(fd: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{fd}")
+        if "/archive" in path:
+            names.append(path.partition("/archive")[2].removeprefix("/t.diskqueue."))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", note)
+    return names
+
+
+def test_publishers_wait_for_one_fsync_and_the_rest_follows(
+    synced: ArchiveRig, fsyncs: list[str]
+) -> None:
+    receipts = [publish(synced, b"1"), publish(synced, b"2", b"3")]
+    synced.advance(0.001)
+
+    assert all(receipt is not None and receipt.is_done for receipt in receipts)
+    assert fsyncs == ["000000.dat"]
+    synced.advance(0.2)
+    assert "000000.crc" in fsyncs
+    assert any(name.startswith("meta.dat") for name in fsyncs)
+    assert synced.bodies() == [b"first", b"1", b"2", b"3"]
+
+
+def test_a_publish_during_an_fsync_waits_for_the_next(
+    synced: ArchiveRig, fsyncs: list[str]
+) -> None:
+    synced.scheduler.holds_threads = True
+    first = publish(synced, b"1")
+    synced.advance(0)
+    second = publish(synced, b"2")
+    assert first is not None
+    assert second is not None
+
+    while not first.is_done:
+        synced.scheduler.finish_thread()
+        synced.scheduler.turn()
+
+    assert (fsyncs, second.is_done) == (["000000.dat"], False)
+    synced.scheduler.holds_threads = False
+    while synced.scheduler.held_work:
+        synced.scheduler.finish_thread()
+    synced.advance(0.001)
+    assert (fsyncs[1], second.is_done, second.error) == ("000000.dat", True, None)
+
+
+def test_the_name_of_a_new_segment_is_durable_with_its_first_record(tmp_path: Path) -> None:
+    synced: list[str] = []
+    rig = ArchiveRig(tmp_path, mem_queue_size=0, sync_every=1, max_bytes=8 * 65536)
+    publish(rig, b"first")
+    rig.advance(0.1)
+    fsync = os.fsync
+    with pytest.MonkeyPatch.context() as patch:
+
+        def note(fd: int) -> None:
+            synced.append(os.readlink(f"/proc/self/fd/{fd}").removeprefix(f"{tmp_path}/"))
+            fsync(fd)
+
+        patch.setattr(os, "fsync", note)
+        for number in range(100):
+            count = len(rig.files())
+            synced.clear()
+            receipt = publish(rig, b"%d" % number + bytes(1000))
+            assert receipt is not None
+            while not receipt.is_done:
+                rig.advance(0.00001)
+            if len(rig.files()) > count:
+                assert synced.index(f"archive/t.diskqueue.{count:06}.dat") < synced.index("archive")
+
+    assert len(rig.files()) > 10
+
+
+def test_after_a_failed_fsync_no_more_goes_into_that_segment(
+    synced: ArchiveRig, fsyncs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync = os.fsync
+    fails = True
+
+    def fail(fd: int) -> None:
+        fsync(fd)
+        if fails and fsyncs:
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    receipt = publish(synced, b"1")
+    synced.advance(0.001)
+    assert receipt is not None
+    assert isinstance(receipt.error, OSError)
+    assert synced.health
+
+    fails = False
+    synced.advance(1.1)
+    receipt = publish(synced, b"2")
+    synced.advance(1.1)
+
+    assert receipt is not None
+    assert (receipt.is_done, receipt.error) == (True, None)
+    assert synced.bodies() == [b"first", b"1", b"2"]
+    assert len(synced.files()) == 2
+    assert not synced.health
+
+
+def test_much_at_a_time_is_written_by_a_thread(synced: ArchiveRig) -> None:
+    bodies = [b"%d" % number + bytes(1000) for number in range(400)]
+    receipts = [publish(synced, *bodies[start : start + 20]) for start in range(0, 400, 20)]
+
+    synced.scheduler.holds_threads = True
+    synced.advance(0)
+    assert len(synced.bodies()) == 1
+    synced.scheduler.holds_threads = False
+    while synced.scheduler.held_work:
+        synced.scheduler.finish_thread()
+    synced.advance(0.001)
+
+    assert all(receipt is not None and receipt.is_done for receipt in receipts)
+    assert synced.bodies() == [b"first", *bodies]
