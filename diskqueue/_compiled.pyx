@@ -1,14 +1,16 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """The loops over each record of an append, compiled.
 
-`join_records` is explained in envelope.py and `encode` in checksums/entries.py. Both have their
-functions in Python, which give the same bytes, and which take over where this was not built.
+`join_records` is explained in envelope.py, `encode` and `has_zero_sector` in checksums/entries.py.
+They have their functions in Python, which give the same, and which take over where this was not
+built.
 
 CRC32 is isal's: its function is found in the library that the package `isal` brings. Large appends
 are made by threads: these loops let go of the interpreter meanwhile, which the event loop needs.
 """
 
 from cpython cimport array
+from cpython.ref cimport PyObject
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport uint32_t, uint64_t
@@ -26,12 +28,21 @@ cdef extern from "<dlfcn.h>":
 
 ctypedef uint32_t (*Crc32)(uint32_t begun, const unsigned char* data, uint64_t size) noexcept nogil
 
+cdef extern from "Python.h":
+    PyObject* ListItem "PyList_GET_ITEM"(list items, Py_ssize_t index)
+    PyObject* TupleItem "PyTuple_GET_ITEM"(tuple items, Py_ssize_t index)
+    bint PyBytes_CheckExact(PyObject* item) nogil
+    const char* BytesData "PyBytes_AS_STRING"(PyObject* item) nogil
+    Py_ssize_t BytesSize "PyBytes_GET_SIZE"(PyObject* item) nogil
+
 # From this size on the interpreter is let go of. To get it back may take longer than a small append.
 cdef Py_ssize_t _LARGE_BYTES = 1 << 20
+cdef Py_ssize_t _LARGE_COUNT = 4096
 # As in checksums/entries.py.
 cdef Py_ssize_t _MAX_RECORDS = 1024
 cdef Py_ssize_t _MAX_BYTES = 64 * 1024
 cdef Py_ssize_t _IDENTITY_BYTES = 14
+cdef Py_ssize_t _SECTOR_BYTES = 512
 cdef Py_ssize_t _HEAD_BYTES = 28
 
 cdef array.array _numbers = array("I")
@@ -59,35 +70,70 @@ cdef inline unsigned char* _store(unsigned char* place, uint32_t number) noexcep
 # --- records
 
 
-cdef struct Message:
+# Of one part: what all its messages begin with, and where they stand among all messages.
+cdef struct Part:
     const char* head
-    const char* tail
-    const char* body
     Py_ssize_t head_size
-    Py_ssize_t tail_size
-    Py_ssize_t body_size
+    Py_ssize_t stop
+
+
+# The rest of an id and a body: bytes objects, which the caller's lists and tuples hold.
+cdef struct Message:
+    PyObject* tail
+    PyObject* body
+
+
+cdef Py_ssize_t _measure(
+    const Part* parts, const Message* messages, Py_ssize_t count, unsigned int* sizes
+) noexcept nogil:
+    """Note the size of each record; return that of all, -1 if a part of one is not bytes.
+
+    The first look at a message that came a while ago waits for the memory: not in `join_records`,
+    which holds the interpreter.
+    """
+    cdef Py_ssize_t index, size = 0
+    for index in range(count):
+        while index >= parts.stop:
+            parts += 1
+        if not PyBytes_CheckExact(messages[index].tail):
+            return -1
+        if not PyBytes_CheckExact(messages[index].body):
+            return -1
+        sizes[index] = (
+            4
+            + parts.head_size
+            + BytesSize(messages[index].tail)
+            + BytesSize(messages[index].body)
+        )
+        size += sizes[index]
+    return size
 
 
 cdef void _copy(
-    unsigned char* place, const Message* messages, Py_ssize_t count, unsigned int* sizes
+    unsigned char* place,
+    const Part* parts,
+    const Message* messages,
+    Py_ssize_t count,
+    const unsigned int* sizes,
 ) noexcept nogil:
-    cdef Py_ssize_t index
-    cdef const Message* message
+    cdef Py_ssize_t index, size
     for index in range(count):
-        message = &messages[index]
-        sizes[index] = 4 + message.head_size + message.tail_size + message.body_size
+        while index >= parts.stop:
+            parts += 1
         place = _store(place, sizes[index] - 4)
-        memcpy(place, message.head, message.head_size)
-        place += message.head_size
-        memcpy(place, message.tail, message.tail_size)
-        place += message.tail_size
-        memcpy(place, message.body, message.body_size)
-        place += message.body_size
+        memcpy(place, parts.head, parts.head_size)
+        place += parts.head_size
+        size = BytesSize(messages[index].tail)
+        memcpy(place, BytesData(messages[index].tail), size)
+        place += size
+        size = BytesSize(messages[index].body)
+        memcpy(place, BytesData(messages[index].body), size)
+        place += size
 
 
 def join_records(list parts not None):
-    cdef Py_ssize_t count = 0, size = 0, index
-    cdef bytes head, tail, body, records
+    cdef Py_ssize_t count = 0, size, index
+    cdef bytes head, records
     cdef list tails
     cdef tuple bodies
     cdef unsigned char* place
@@ -95,31 +141,42 @@ def join_records(list parts not None):
         if tails is None or bodies is None or len(tails) != len(bodies):
             raise ValueError("as many tails as bodies are needed")
         count += len(bodies)
-    cdef array.array sizes = array.clone(_numbers, count, zero=False)
+    cdef array.array lengths = array.clone(_numbers, count, zero=False)
+    cdef unsigned int* sizes = lengths.data.as_uints
+    cdef Part* heads = <Part*> PyMem_Malloc(max(len(parts), 1) * sizeof(Part))
     cdef Message* messages = <Message*> PyMem_Malloc(max(count, 1) * sizeof(Message))
-    if messages is NULL:
-        raise MemoryError
+    cdef Part* part = heads
     cdef Message* message = messages
+    cdef bint is_large = count >= _LARGE_COUNT
     try:
+        if heads is NULL or messages is NULL:
+            raise MemoryError
         for head, tails, bodies in parts:
+            if head is None:
+                raise TypeError("heads, tails and bodies are bytes")
             for index in range(len(bodies)):
-                tail, body = tails[index], bodies[index]
-                if head is None or tail is None or body is None:
-                    raise TypeError("heads, tails and bodies are bytes")
-                message.head, message.head_size = PyBytes_AS_STRING(head), PyBytes_GET_SIZE(head)
-                message.tail, message.tail_size = PyBytes_AS_STRING(tail), PyBytes_GET_SIZE(tail)
-                message.body, message.body_size = PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body)
-                size += 4 + message.head_size + message.tail_size + message.body_size
+                message.tail, message.body = ListItem(tails, index), TupleItem(bodies, index)
                 message += 1
+            part.head, part.head_size = PyBytes_AS_STRING(head), PyBytes_GET_SIZE(head)
+            part.stop = message - messages
+            part += 1
+        if is_large:
+            with nogil:
+                size = _measure(heads, messages, count, sizes)
+        else:
+            size = _measure(heads, messages, count, sizes)
+        if size < 0:
+            raise TypeError("heads, tails and bodies are bytes")
         records = PyBytes_FromStringAndSize(NULL, size)
         place = <unsigned char*> PyBytes_AS_STRING(records)
-        if size < _LARGE_BYTES:
-            _copy(place, messages, count, sizes.data.as_uints)
-        else:
+        if is_large or size >= _LARGE_BYTES:
             with nogil:
-                _copy(place, messages, count, sizes.data.as_uints)
-        return records, sizes
+                _copy(place, heads, messages, count, sizes)
+        else:
+            _copy(place, heads, messages, count, sizes)
+        return records, lengths
     finally:
+        PyMem_Free(heads)
         PyMem_Free(messages)
 
 
@@ -214,3 +271,35 @@ def encode(uint32_t seed, uint64_t start, const unsigned char[::1] data not None
         with nogil:
             _encode_all(place, seed, start, &data[0], sizes, count)
     return entries
+
+
+def has_zero_sector(const unsigned char[::1] data not None):
+    cdef Py_ssize_t size = data.shape[0]
+    cdef bint found
+    if size < _SECTOR_BYTES:
+        return False
+    if size < _LARGE_BYTES:
+        return _find_zeros(&data[0], size)
+    with nogil:
+        found = _find_zeros(&data[0], size)
+    return found
+
+
+cdef bint _find_zeros(const unsigned char* data, Py_ssize_t size) noexcept nogil:
+    """Tell whether a whole sector of bytes is 0, wherever it begins."""
+    cdef Py_ssize_t position = _SECTOR_BYTES - 1, start, stop
+    while position < size:
+        # Every run of so many zeros covers one of these positions.
+        if data[position]:
+            position += _SECTOR_BYTES
+            continue
+        start = position
+        while start > 0 and not data[start - 1] and position - start < _SECTOR_BYTES:
+            start -= 1
+        stop = position + 1
+        while stop < size and not data[stop] and stop - start < _SECTOR_BYTES:
+            stop += 1
+        if stop - start >= _SECTOR_BYTES:
+            return True
+        position += _SECTOR_BYTES
+    return False

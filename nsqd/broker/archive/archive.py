@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeAlias
 
-from diskqueue.envelope import RecordParts, join_records
+from diskqueue.envelope import join_records
 from nsqd.broker.archive.retention import ArchiveLook, Chunk, RetainedLog, Sync
 from nsqd.broker.queue.batch import RECORD_OVERHEAD_BYTES, AnyBatch, Batch, RecordedBatch
 from nsqd.broker.queue.pace import Pace
@@ -115,13 +115,14 @@ class Backlog:
 
     def reserve(self, size_bytes: int) -> bool:
         """Count bytes that are going to wait, if there is room for them."""
-        if self.size_bytes and self.size_bytes + size_bytes > MAX_WAITING_BYTES:
+        waiting_bytes = self.size_bytes + size_bytes
+        if waiting_bytes > MAX_WAITING_BYTES and self.size_bytes:
             if not self.is_overflowing:
                 self.is_overflowing = True
                 logger.error("ARCHIVE: does not keep up, history will have gaps")
             return False
-        self.size_bytes += size_bytes
-        if self.is_large:
+        self.size_bytes = waiting_bytes
+        if waiting_bytes >= ROUND_BYTES or self.is_urgent:
             self._wake()
         return True
 
@@ -142,31 +143,23 @@ class Backlog:
 class _Gathered:
     """Messages that a round will write together."""
 
-    __slots__ = ("_parts", "chunk", "count", "newest_ns", "oldest_ns", "size_bytes")
+    __slots__ = ("batches", "chunk", "count", "size_bytes")
 
     def __init__(self, chunk: Chunk | None = None) -> None:
         """Args: chunk: all of them, if they are encoded already."""
-        self._parts: list[RecordParts] = []
+        self.batches: list[Batch] = []
         self.chunk = chunk
-        self.count = self.size_bytes = self.oldest_ns = self.newest_ns = 0
+        self.count = self.size_bytes = 0
         if chunk is not None:
             self.count, self.size_bytes = len(chunk.lengths), len(chunk.data)
-
-    def add(self, batch: Batch, size_bytes: int) -> None:
-        """Add a batch, on the loop."""
-        count = len(batch.bodies)
-        timestamp_ns = batch.timestamp_ns
-        self._parts.append(batch.record_parts(0, count))
-        self.oldest_ns = min(self.oldest_ns, timestamp_ns) if self.count else timestamp_ns
-        self.newest_ns = max(self.newest_ns, timestamp_ns)
-        self.count += count
-        self.size_bytes += size_bytes
 
     def encode(self) -> Chunk:
         """Return the messages as disk records, in any thread; no more are added from then on."""
         if self.chunk is None:
-            self.chunk = Chunk(*join_records(self._parts), self.oldest_ns, self.newest_ns)
-            self._parts.clear()
+            times_ns = [batch.timestamp_ns for batch in self.batches]
+            parts = [batch.record_parts(0, len(batch.bodies)) for batch in self.batches]
+            self.chunk = Chunk(*join_records(parts), min(times_ns), max(times_ns))
+            self.batches.clear()
         return self.chunk
 
 
@@ -261,7 +254,10 @@ class Archive:
             newest = self._newest
             if newest.size_bytes + size_bytes > self._part_bytes or newest.count > MAX_PART_COUNT:
                 self.hand_over()
-            self._newest.add(batch, size_bytes)
+                newest = self._newest
+            newest.batches.append(batch)
+            newest.count += count
+            newest.size_bytes += size_bytes
         if self not in backlog.archives:
             backlog.announce(self)
 

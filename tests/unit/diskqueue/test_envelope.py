@@ -95,3 +95,7 @@ def test_the_compiled_loop_refuses_what_are_no_bytes() -> None:
     ]:
         with pytest.raises(TypeError):
             compiled.join_records([parts])
+        # So many that they are measured while other threads run.
+        good = (b"head", [b"tail"], (b"body",))
+        with pytest.raises(TypeError):
+            compiled.join_records([good] * 5000 + [parts])

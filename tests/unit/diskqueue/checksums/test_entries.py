@@ -41,6 +41,23 @@ def test_the_compiled_loop_reads_no_byte_beyond_the_records(lengths: list[int]) 
         compiled.encode(SEED, 0, b"abc", array("q", [3]))
 
 
+@given(
+    zeros=st.lists(st.sampled_from([0, 1, 254, 510, 511, 512, 513, 1023, 1500]), max_size=6),
+    others=st.integers(1, 600),
+)
+def test_a_sector_of_zeros_is_seen_wherever_it_begins(zeros: list[int], others: int) -> None:
+    data = (b"x" * others).join([bytes(count) for count in zeros])
+    expected = any(count >= 512 for count in zeros)
+
+    assert entries.has_zero_sector_in_python(data) is expected
+    assert entries.has_zero_sector(data) is expected
+    assert entries.has_zero_sector(memoryview(data)) is expected
+    # Large enough for other threads to run meanwhile.
+    large = b"x" * (1 << 20)
+    assert entries.has_zero_sector(large + data) is expected
+    assert entries.has_zero_sector(data + large) is expected
+
+
 def test_positions_beyond_four_gigabytes_are_whole() -> None:
     data, content = encode([26, 40_000, 30, 70_000], start=(1 << 40) + 3)
 
