@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.mutation import reach
 from tests.mutation.copy import Copy
-from tests.mutation.mutants import ROOT, Mutant, draw
+from tests.mutation.mutants import PACKAGES, ROOT, Mutant, draw
 
 MEMORY_BYTES = 8 << 30  # a mutant may allocate for ever
 
@@ -29,6 +29,13 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", type=int, nargs="*", help="numbers of a sample, to run again")
     parser.add_argument(
+        "--within",
+        nargs="+",
+        default=PACKAGES,
+        metavar="PATH",
+        help="draw from these modules, or those below these folders, only",
+    )
+    parser.add_argument(
         "--old-trace", action="store_true", help="do not trace again which tests reach which lines"
     )
     parser.add_argument("--units", action="store_true", help="run unit tests only")
@@ -38,7 +45,7 @@ def main() -> int:
         reach.trace()
     reached = reach.Reach()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    drawn = dict(enumerate(draw(options.seed, options.sample)))
+    drawn = dict(enumerate(draw(options.seed, options.sample, options.within)))
     chosen = {number: drawn[number] for number in options.only or drawn}
     alive: list[Mutant] = []
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:

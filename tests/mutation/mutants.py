@@ -7,7 +7,7 @@ lines, code that does not compile, and what `equivalents` says.
 import ast
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,13 +90,12 @@ def _find_operators() -> dict[str, Any]:
 OPERATORS = _find_operators()
 
 
-def draw(seed: int, count: int) -> list[Mutant]:
-    """Return `count` mutants of as many lines, drawn from all lines that have some."""
+def draw(seed: int, count: int, within: Sequence[str] = PACKAGES) -> list[Mutant]:
+    """Return `count` mutants of as many lines, drawn from all lines `within` that have some."""
     lines: dict[tuple[str, int], list[Mutant]] = {}
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            for mutant in _find_mutants(path):
-                lines.setdefault((mutant.module, mutant.line), []).append(mutant)
+    for path in find_modules(within):
+        for mutant in _find_mutants(path):
+            lines.setdefault((mutant.module, mutant.line), []).append(mutant)
     lots = random.Random(seed)
     drawn: list[Mutant] = []
     for key in lots.sample(sorted(lines), len(lines)):
@@ -106,6 +105,22 @@ def draw(seed: int, count: int) -> list[Mutant]:
         if len(drawn) == count:
             break
     return drawn
+
+
+def find_modules(within: Sequence[str]) -> list[Path]:
+    """Return the modules of PACKAGES that are, or stand below, one of these paths.
+
+    Raises:
+        ValueError: if a path has none.
+    """
+    found: list[Path] = []
+    modules = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+    for name in within:
+        below = [path for path in modules if path.is_relative_to(ROOT / name)]
+        if not below:
+            raise ValueError(f"no module with mutants in {name}")
+        found += (path for path in below if path not in found)
+    return found
 
 
 def _find_mutants(path: Path) -> Iterator[Mutant]:
