@@ -481,7 +481,7 @@ class Durability:
         if job.targets or job.removals:
             return False
         if job.metadata is None:
-            return True
+            return not job.has_new_files  # a sync before has failed to make their names durable
         if job.finished is not None and self.commit_count:
             return False
         if job.finished is None and self._sidecar.exists:

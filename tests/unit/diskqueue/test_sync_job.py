@@ -190,8 +190,9 @@ def test_failed_sync_without_metadata_ends_the_segment(
     assert segment_path(tmp_path, 1).read_bytes() == records(1, 1)
 
 
+@pytest.mark.parametrize("is_more_appended", [False, True])
 def test_new_files_stay_to_be_made_durable_after_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: list[str], *, is_more_appended: bool
 ) -> None:
     queue = open_queue(tmp_path)
     queue.put([payload(0)])
@@ -202,7 +203,8 @@ def test_new_files_stay_to_be_made_durable_after_an_error(
         with pytest.raises(OSError, match="Input/output") as caught:
             job.run()
     queue.complete_sync(job, caught.value)
-    queue.put([payload(1)])
+    if is_more_appended:
+        queue.put([payload(1)])
 
     job = queue.prepare_sync(with_metadata=False)
     assert job is not None
