@@ -181,10 +181,8 @@ def _format_json(offset: int, message: envelope.Envelope, *, whole_body: bool) -
 
 def _format_time(timestamp_ns: int) -> str:
     seconds, fraction_ns = divmod(timestamp_ns, 10**9)
-    try:
-        moment = _EPOCH + timedelta(seconds=seconds)
-    except OverflowError:
-        return f"{timestamp_ns}ns"
+    # 64 bits of nanoseconds are years from 1677 to 2262.
+    moment = _EPOCH + timedelta(seconds=seconds)
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{fraction_ns:09d}Z"
 
 

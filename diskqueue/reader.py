@@ -335,13 +335,11 @@ class Reader:
         self.skip_finished()
 
     def _find_resume(self, position: int) -> int | None:
-        """Return where records go on behind damage in this segment, or None if nowhere.
+        """Return where records go on behind damage in this segment, which is open, or None.
 
         Raises:
             OSError: the file cannot be read.
         """
-        if self._fd < 0:
-            self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         covered: int | None = None
         if self._verifier is not None:
             covered = self._verifier.find_next_covered(self._place, position)

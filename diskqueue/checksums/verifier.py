@@ -198,8 +198,6 @@ def _find_torn(found: Clearance, place: Place, doubt: tuple[int, int]) -> int:
         return NOWHERE
     data = found.data[start - place.position : end - place.position]
     # The rest of the last sector.
-    left = min(-end % SECTOR_BYTES, doubt_end - end)
-    if left > 0:
-        data += os.pread(place.fd, left, end)
+    data += os.pread(place.fd, min(-end % SECTOR_BYTES, doubt_end - end), end)
     torn = find_torn(data, start)
     return NOWHERE if torn is None else torn

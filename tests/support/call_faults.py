@@ -38,3 +38,47 @@ class CallFaults:
         self.failing = (kind, first)
         self.is_lasting = is_lasting
         self.counts.clear()
+
+
+class FreedDescriptor:
+    """Frees descriptor 0 before one of the calls that make descriptors, which then gets it.
+
+    A process that was started without a stdin has it for any file.
+    """
+
+    CALLS = ("open", "dup")
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        self._freed_at = 0
+        self._kept_fd = -1
+        for name in self.CALLS:
+            monkeypatch.setattr(os, name, self._wrap(getattr(os, name)))
+
+    def _wrap(self, call: Callable[..., int]) -> Callable[..., int]:
+        def may_get_0(*arguments: Any) -> int:
+            self.count += 1
+            if self.count == self._freed_at:
+                os.close(0)
+            return call(*arguments)
+
+        return may_get_0
+
+    def begin(self, number: int = 0) -> None:
+        """Count from 0, and let the call of this number get the descriptor; none with 0."""
+        self._freed_at = 0
+        self.count = 0
+        self._kept_fd = os.dup(0)
+        self.count = 0
+        self._freed_at = number
+
+    def end(self) -> bool:
+        """Give stdin its descriptor back; return whether nothing had it any more."""
+        self._freed_at = 0
+        try:
+            is_free = os.path.sameopenfile(0, self._kept_fd)
+        except OSError:
+            is_free = True
+        os.dup2(self._kept_fd, 0)
+        os.close(self._kept_fd)
+        return is_free

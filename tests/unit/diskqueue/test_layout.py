@@ -161,3 +161,155 @@ def test_failed_replacement_leaves_the_old_file(
 
     assert path.read_bytes() == b"old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["x.dat"]
+
+
+def test_names_of_checksum_files_are_those_of_segments_in_use() -> None:
+    assert layout.find_checked_name("t:c.diskqueue.000012.crc") == "t:c.diskqueue.000012.dat"
+    for name in (
+        "t.diskqueue.000012.crc.bad",
+        "t.diskqueue.000012.dat",
+        "t.diskqueue.meta.dat",
+        "t.diskqueue.12.crc",
+    ):
+        assert layout.find_checked_name(name) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "any_segment", "is_other"),
+    [
+        ("t.diskqueue.000012.dat", ("t", 12), False),
+        ("t.diskqueue.000012.dat.bad", ("t", 12), False),
+        ("t.diskqueue.000012.dat.bad.1", ("t", 12), False),
+        ("t.diskqueue.000012.crc", None, True),
+        ("t.diskqueue.000012.crc.bad", None, True),
+        ("t.diskqueue.meta.dat", None, True),
+        ("t.diskqueue.finished", None, True),
+        ("t.diskqueue.due", None, True),
+        ("t.diskqueue.causes", None, True),
+        ("t.diskqueue.generation", None, True),
+        ("nsqd.dat", None, False),
+    ],
+)
+def test_files_with_records_are_told_from_others(
+    name: str, any_segment: tuple[str, int] | None, *, is_other: bool
+) -> None:
+    if any_segment is not None or "meta" not in name:
+        assert layout.parse_any_segment_name(name) == any_segment
+    assert layout.is_other_file(name) is is_other
+
+
+def make_thing(path: Path, kind: str) -> None:
+    match kind:
+        case "directory":
+            path.mkdir()
+        case "pipe":
+            os.mkfifo(path)
+        case "link to itself":
+            path.symlink_to(path.name)
+        case "link to nowhere":
+            path.symlink_to("nowhere")
+        case "link to a file":
+            path.with_name("there").write_bytes(b"7 bytes")
+            path.symlink_to("there")
+        case "file":
+            path.write_bytes(b"7 bytes")
+        case _:
+            assert kind == "nothing"
+
+
+THINGS = ["directory", "pipe", "link to itself", "link to nowhere"]
+
+
+@pytest.mark.parametrize("kind", [*THINGS, "file", "link to a file", "nothing"])
+def test_only_files_have_a_size(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "thing"
+    make_thing(path, kind)
+
+    assert layout.find_size(str(path)) == (7 if "file" in kind else None)
+    assert layout.is_in_the_way(str(path)) is (kind in THINGS)
+
+
+def test_a_path_that_cannot_be_looked_at_is_an_error_and_not_in_the_way(tmp_path: Path) -> None:
+    path = str(tmp_path / ("x" * 300))
+
+    with pytest.raises(OSError, match="too long"):
+        layout.find_size(path)
+    assert not layout.is_in_the_way(path)
+
+
+@pytest.mark.parametrize("kind", THINGS)
+def test_metadata_that_is_no_file_is_corrupt(tmp_path: Path, kind: str) -> None:
+    make_thing(Path(layout.metadata_path(str(tmp_path), "t")), kind)
+
+    with pytest.raises(CorruptMetadataError, match="not a file"):
+        layout.read_metadata(str(tmp_path), "t")
+
+
+def test_metadata_that_is_made_between_two_looks_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = layout.metadata_path(str(tmp_path), "t")
+    real, is_first = os.open, True
+
+    def open_late(*arguments: object) -> int:
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            Path(path).write_text("1\n2,3\n4,5\n")
+            raise FileNotFoundError
+        return real(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "open", open_late)
+
+    assert layout.read_metadata(str(tmp_path), "t") == layout.Metadata(1, 2, 3, 4, 5)
+
+
+@pytest.mark.parametrize("number", [2**63 - 1, 2**63])
+def test_numbers_of_metadata_have_a_bound(number: int) -> None:
+    for place in range(5):
+        numbers = [0] * 5
+        numbers[place] = number
+        text = b"%d\n%d,%d\n%d,%d\n" % tuple(numbers)
+        if number <= layout.MAX_NUMBER:
+            assert layout.format_metadata(layout.parse_metadata(text)) == text
+        else:
+            with pytest.raises(CorruptMetadataError, match="numbers that no queue has"):
+                layout.parse_metadata(text)
+
+
+def test_quarantine_names_are_counted_up(tmp_path: Path) -> None:
+    path = str(tmp_path / "t.diskqueue.000000.dat")
+    found = []
+    for content in (b"a", b"b", b"c", b"d"):
+        Path(path).write_bytes(content)
+        Path(layout.checksum_path(path)).write_bytes(content * 2)
+        found.append(layout.quarantine(path))
+
+    assert found == [f"{path}.bad", f"{path}.bad.1", f"{path}.bad.2", f"{path}.bad.3"]
+    assert [Path(each).read_bytes() for each in found] == [b"a", b"b", b"c", b"d"]
+    checksums = [Path(layout.checksum_path(each)).read_bytes() for each in found]
+    assert checksums == [b"aa", b"bb", b"cc", b"dd"]
+    assert not os.path.lexists(path)
+    assert not os.path.lexists(layout.checksum_path(path))
+
+
+def test_a_damaged_segment_is_linked_once(tmp_path: Path) -> None:
+    path = str(tmp_path / "t.diskqueue.000000.dat")
+    Path(path).write_bytes(b"x")
+    Path(layout.checksum_path(path)).write_bytes(b"y")
+
+    assert not layout.has_quarantine_name(path)
+    assert layout.link_quarantined(path)
+    assert layout.has_quarantine_name(path)
+    assert layout.link_quarantined(path)
+
+    assert sorted(os.listdir(tmp_path)) == [
+        *("t.diskqueue.000000.crc", "t.diskqueue.000000.crc.bad"),
+        *("t.diskqueue.000000.dat", "t.diskqueue.000000.dat.bad"),
+    ]
+    Path(path).unlink()
+    Path(path).write_bytes(b"another")
+    assert layout.link_quarantined(path)
+    assert "t.diskqueue.000000.dat.bad.1" in os.listdir(tmp_path)
+    Path(path).unlink()
+    assert not layout.link_quarantined(path)

@@ -297,3 +297,41 @@ def test_salvage_leaves_out_what_its_checksum_denies(
     assert "lost      88..132" in capsys.readouterr().out
     kept = Path(f"{path}.salvaged").read_bytes()
     assert kept == frame_all(payloads[:2] + payloads[3:])[0]
+
+
+def test_salvage_keeps_records_without_a_checksum_between_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    payloads = [payload(number, 40) for number in range(9)]
+    for first, has_checksums in ((0, False), (3, True), (6, False)):
+        queue = DiskQueue(tmp_path, NAME, has_checksums=has_checksums)
+        queue.put(payloads[first : first + 3])
+        queue.close()
+    path = segment_path(tmp_path, 0)
+    data = bytearray(path.read_bytes())
+    for record in (1, 4, 7):
+        data[record * 44] ^= 0x40  # a length
+    path.write_bytes(data)
+
+    assert main(["salvage", str(path)]) == 1
+
+    # That of the fourth is repaired.
+    kept = [number for number in range(9) if number not in (1, 7)]
+    assert Path(f"{path}.salvaged").read_bytes() == frame_all([payloads[n] for n in kept])[0]
+    output = capsys.readouterr().out
+    assert "lost      44..88  44 bytes" in output
+    assert "lost      308..352  44 bytes" in output
+
+
+def test_output_that_nobody_reads_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_segment(tmp_path, 0, records(0, 3))
+    read_fd, write_fd = os.pipe()
+    os.close(read_fd)
+    with open(write_fd, "w", encoding="utf-8") as output:
+        monkeypatch.setattr(sys, "stdout", output)
+
+        assert main(["dump", str(path)]) == 0
+
+        assert os.readlink(f"/proc/self/fd/{write_fd}") == os.devnull

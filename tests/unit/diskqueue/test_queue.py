@@ -10,6 +10,7 @@ from diskqueue import DiskQueue, QueueClosedError, RecordTooLargeError
 from tests.unit.diskqueue.queue_files import (
     RECORD_BYTES,
     consume,
+    contents,
     drain,
     frame_all,
     framed,
@@ -425,3 +426,46 @@ def test_larger_append_limit_takes_records_that_reading_only_suspects(tmp_path: 
         found += more
     assert found == [b"a" * 50, b"b" * 5_000, b"c" * 50]
     queue.close()
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [
+        *(("put", ([payload(0)],)), ("append", frame_all([payload(0)]))),
+        *(("prepare_append", ([],)), ("undo_append", ([32],)), ("read", (1, 1))),
+        *(("peek", (1, 1)), ("advance", ([32],)), ("commit", ([],)), ("prepare_sync", ())),
+        *(("sync", ()), ("forget_all", ()), ("empty", ())),
+    ],
+)
+def test_a_closed_queue_does_nothing_but_fail(
+    tmp_path: Path, method: str, arguments: tuple[object, ...]
+) -> None:
+    queue = DiskQueue(tmp_path, "t")
+    queue.put([payload(number) for number in range(3)])
+    queue.close()
+    before = contents(tmp_path)
+
+    with pytest.raises(QueueClosedError):
+        getattr(queue, method)(*arguments)
+
+    queue.close()
+    assert not queue.delete()
+    assert contents(tmp_path) == before
+
+
+def test_unread_bytes_are_those_that_will_be_read_after_a_restart(tmp_path: Path) -> None:
+    """Without the finished records among them, in this segment and behind it."""
+    queue = DiskQueue(tmp_path, "t", max_bytes_per_file=5 * RECORD_BYTES)
+    queue.put([payload(number) for number in range(14)])
+    drain(queue)
+    queue.commit([0, 2, 3, 7, 12])
+    queue.close()
+
+    queue = DiskQueue(tmp_path, "t", max_bytes_per_file=5 * RECORD_BYTES)
+    left = []
+    while True:
+        left.append((queue.depth, queue.unread_bytes))
+        if queue.read(1, 1) is None:
+            break
+
+    assert left == [(count, count * RECORD_BYTES) for count in range(9, -1, -1)]

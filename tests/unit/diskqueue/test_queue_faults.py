@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.call_faults import CallFaults
+from tests.support.call_faults import CallFaults, FreedDescriptor
 from tests.unit.diskqueue.player import Player
 from tests.unit.diskqueue.queue_files import numbers
 
@@ -76,3 +76,30 @@ def test_a_call_that_fails_at_damage_costs_no_other_record(
         queue.close()
         accepted = set(player.accepted)
         assert accepted - {*player.accepted[1:3]} <= found <= accepted, number
+
+
+@pytest.mark.usefixtures("closes_files")
+@pytest.mark.parametrize("has_checksums", [False, True])
+def test_descriptor_0_is_one_as_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_checksums: bool
+) -> None:
+    """A daemon that was started with its stdin closed."""
+    monkeypatch.setattr("os.fsync", lambda _fd: None)
+    descriptor = FreedDescriptor(monkeypatch)
+    (tmp_path / "0").mkdir()
+    descriptor.begin()
+    Player(tmp_path / "0", has_checksums=has_checksums).play()
+    call_count = descriptor.count
+    assert descriptor.end()
+
+    for number in range(1, call_count + 1):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        descriptor.begin(number)
+        player = Player(directory, has_checksums=has_checksums)
+
+        player.play()
+
+        assert descriptor.end(), number
+        assert set(player.accepted) == set(range(13)), number
+        assert player.read_again() == [n for n in range(13) if n not in player.finished], number

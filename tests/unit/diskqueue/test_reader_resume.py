@@ -325,3 +325,86 @@ def test_whatever_is_damaged_the_rest_is_delivered(
             assert message(index, bodies[index]) in delivered
     strangers = delivered - expected
     assert len(strangers) <= len(touched)
+
+
+@pytest.mark.parametrize("has_checksums", [False, True])
+@pytest.mark.parametrize("size", [40, 700, 4000, 9000])
+@pytest.mark.parametrize("bad", [(0,), (1,), (2, 3), (5,)])
+def test_records_around_any_unreadable_blocks_are_delivered(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    size: int,
+    bad: tuple[int, ...],
+    *,
+    has_checksums: bool,
+) -> None:
+    """Also if the reader stands in the middle of a block when it comes there."""
+    count = 7 * 4096 // size
+    bodies = [(b"%04d" % number * size)[: size - 30] for number in range(count)]
+    write_segment(tmp_path, 0, segment(*bodies))
+    write_metadata(tmp_path, f"{count}\n0,0\n0,{count * size}\n")
+    queue = DiskQueue(tmp_path, "t", holds_messages=True, has_checksums=has_checksums)
+    starts = starts_of(*bodies)
+    break_blocks(monkeypatch, *bad)
+
+    found: list[bytes] = []
+    while True:
+        try:
+            batch = queue.read(100, 1 << 18)
+        except OSError:
+            queue.skip_unreadable()
+            continue
+        if batch is None:
+            break
+        found += [envelope.decode(payload).body for payload in batch]
+
+    touched = {
+        index
+        for index, (start, end) in enumerate(itertools.pairwise(starts))
+        if any(start < (block + 1) * 4096 and end > block * 4096 for block in bad)
+    }
+    assert found == [body for index, body in enumerate(bodies) if index not in touched]
+
+
+def test_records_that_checksums_deny_for_lack_of_a_block_are_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No byte of them is wrong as far as one can tell: the disk may come back."""
+    bodies = [b"a" * 6000, b"b" * 50, b"c" * 50]
+    queue = DiskQueue(tmp_path, "t", holds_messages=True, has_checksums=True)
+    queue.put([message(number, body) for number, body in enumerate(bodies)])
+    with monkeypatch.context() as patch:
+        break_blocks(patch, 1)
+        with pytest.raises(OSError, match="Input/output"):
+            queue.read(10, 1 << 18)
+
+    assert read_all(queue) == bodies
+    assert queue.checksum_failures.count == 0
+    queue.close()
+
+
+def test_blocks_that_cannot_be_read_are_skipped_before_the_first_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bodies = [b"%04d" % number * 64 for number in range(100)]
+    queue = damaged(tmp_path, segment(*bodies), 0, b"")
+    break_blocks(monkeypatch, 0)
+
+    queue.skip_unreadable()
+
+    found = read_all(queue)
+    assert found == bodies[-len(found) :]
+    assert len(found) > 80
+
+
+def test_damage_that_only_shapes_show_leaves_the_depth_to_be_corrected(tmp_path: Path) -> None:
+    content = segment(*BODIES)
+    write_segment(tmp_path, 0, content[:36] + b"\xff" + content[37:])
+    write_metadata(tmp_path, f"{len(BODIES)}\n0,0\n0,{len(content)}\n")
+    queue = open_queue(tmp_path)
+    depths = [queue.depth]
+    while queue.read(1, 1 << 18) is not None:
+        depths.append(queue.depth)
+
+    # How many were lost cannot be told before the end.
+    assert depths == [6, 5, 4, 3, 2, 0]

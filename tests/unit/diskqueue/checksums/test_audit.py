@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from diskqueue import DiskQueue
-from diskqueue.checksums.audit import Denied, audit, iter_denied, read_checksums
+from diskqueue import DiskQueue, layout
+from diskqueue.checksums import audit as audit_module
+from diskqueue.checksums.audit import Audit, Denied, audit, iter_denied, read_checksums
 from diskqueue.checksums.entries import make_seed
-from tests.unit.diskqueue.queue_files import NAME, payload, segment_path
+from tests.unit.diskqueue.queue_files import NAME, framed, payload, segment_path
 
 pytestmark = pytest.mark.usefixtures("closes_files")
 
@@ -115,3 +116,66 @@ def test_bytes_behind_the_last_entry_are_uncovered(tmp_path: Path) -> None:
 
     assert found.uncovered == [(10 * SIZE, 12 * SIZE)]
     assert found.uncovered_bytes == 2 * SIZE
+
+
+@pytest.mark.parametrize("read_bytes", [1, SIZE - 1, SIZE, 100, 3 * SIZE, 1000])
+def test_the_size_of_a_read_makes_no_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_bytes: int
+) -> None:
+    path = make_segment(tmp_path)
+    with path.open("ab") as file:  # as go-diskqueue would
+        file.write(b"".join(framed(payload(number, 40)) for number in range(10, 20)))
+    queue = DiskQueue(tmp_path, NAME, has_checksums=True)
+    queue.put([payload(number, 40) for number in range(20, 25)])
+    queue.close()
+    change(path, 2 * SIZE + 40)
+    change(path, 5 * SIZE + 3)
+    expected = audit(str(path))
+    assert expected == Audit(
+        denied=[Denied(2 * SIZE, 3 * SIZE, 1)],
+        repaired_count=1,
+        uncovered=[(10 * SIZE, 20 * SIZE)],
+        has_file=True,
+    )
+    assert expected.uncovered_bytes == 10 * SIZE
+
+    monkeypatch.setattr(audit_module, "_READ_BYTES", read_bytes)
+
+    assert audit(str(path)) == expected
+    assert audit(str(path), 3 * SIZE, 12 * SIZE) == Audit(
+        repaired_count=1, uncovered=[(10 * SIZE, 12 * SIZE)], has_file=True
+    )
+
+
+def test_entries_of_the_same_places_are_counted(tmp_path: Path) -> None:
+    path = make_segment(tmp_path)
+    checksums = path.with_suffix(".crc")
+    checksums.write_bytes(checksums.read_bytes() * 3)
+
+    assert audit(str(path)).repeated_count == 2
+
+
+def test_checksums_of_another_segment_are_foreign(tmp_path: Path) -> None:
+    path = make_segment(tmp_path)
+    path.unlink()
+    path.write_bytes(b"".join(framed(payload(number, 60)) for number in range(50, 60)))
+
+    found = audit(str(path))
+
+    assert found.is_foreign
+    assert found.uncovered == [(0, 640)]
+    path.write_bytes(b"")
+    assert not audit(str(path)).is_foreign
+
+
+def test_checksums_that_cannot_be_read_are_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_segment(tmp_path)
+
+    def fail(_path: str) -> int:
+        raise PermissionError
+
+    monkeypatch.setattr(layout, "find_size", fail)
+
+    assert read_checksums(str(path.with_suffix(".crc"))) is None

@@ -176,3 +176,17 @@ def test_group_commit_syncs_checksums_that_records_need(
     queue.sync()
     assert "crc" in synced
     assert queue.prepare_sync() is None
+
+
+def test_the_last_append_can_be_undone_after_a_close(checksums: ChecksumFile) -> None:
+    checksums.append(0, *RECORD)
+    checksums.append(32, *RECORD)
+    checksums.close()
+
+    checksums.undo()
+
+    assert starts(checksums) == [0]
+    checksums.open(is_new=False)
+    checksums.append(64, *RECORD)
+    assert starts(checksums) == [0, 64]
+    checksums.close()

@@ -330,3 +330,83 @@ def test_reading_goes_on_at_the_next_checksum_behind_records_without_one(
 
     assert numbers(drain(queue)) == [0, 1, 3, 4]
     queue.close()
+
+
+def test_damaged_lengths_are_repaired_counted_and_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    payloads = make_payloads(6)
+    queue = open_queue(tmp_path)
+    queue.put(payloads)
+    for record in (1, 2, 4):
+        damage(segment_path(tmp_path, 0), record * SIZE + 3)
+
+    assert drain(queue) == payloads
+    assert queue.checksum_failures.count == 3
+    [line] = [line for line in caplog.messages if "repaired" in line]
+    assert "offset=0 records=3" in line
+    queue.close()
+
+
+@pytest.mark.parametrize("size", [256 * 1024 - 5, 256 * 1024 - 4, 256 * 1024 - 3, 700_000])
+@pytest.mark.parametrize("place", [None, 20, -1])
+def test_a_record_larger_than_a_read_is_judged_whole(
+    tmp_path: Path, size: int, place: int | None
+) -> None:
+    payloads = [payload(0, 40), payload(1, size), payload(2, 40), payload(3, size)]
+    queue = open_queue(tmp_path, max_bytes_per_file=1 << 24)
+    queue.put(payloads)
+    if place is not None:
+        damage(segment_path(tmp_path, 0), SIZE + (place if place > 0 else 4 + size + place))
+
+    assert drain(queue) == payloads[: 1 if place else None] + (payloads[2:] if place else [])
+    assert queue.checksum_failures.count == (0 if place is None else 1)
+    queue.close()
+
+
+@pytest.mark.parametrize("hole_end", [1024, 1536, 2048])
+@pytest.mark.parametrize("size", [700, 1200, 1490])
+def test_a_sector_that_is_lost_is_seen_wherever_the_doubt_ends(
+    tmp_path: Path, hole_end: int, size: int
+) -> None:
+    """The doubt ends in the middle of a sector, or where one does."""
+    queue = open_queue(tmp_path)
+    queue.put([payload(0, 40)])
+    queue.close()
+    records = [framed(payload(number, size)) for number in (1, 2)]
+    data = segment_path(tmp_path, 0).read_bytes() + b"".join(records)
+    hole = slice(min(hole_end - 512, len(data)), min(hole_end, len(data)))
+    torn = data[: hole.start] + bytes(hole.stop - hole.start) + data[hole.stop :]
+    segment_path(tmp_path, 0).write_bytes(torn)
+
+    queue = open_queue(tmp_path)
+    found = drain(queue)
+
+    expected = [payload(0, 40)]
+    for number in (1, 2):
+        start = SIZE + (number - 1) * (4 + size)
+        # The first bytes of a length are zeros in any case.
+        if hole.stop <= start + 3 or hole.start >= start + 4 + size:
+            expected.append(payload(number, size))
+    assert found == expected
+    queue.close()
+
+
+@pytest.mark.parametrize("end", ["consume", "empty", "delete"])
+@pytest.mark.parametrize("has_checksums", [False, True])
+def test_checksum_files_of_an_earlier_process_go_with_their_segments(
+    tmp_path: Path, end: str, *, has_checksums: bool
+) -> None:
+    queue = open_queue(tmp_path, max_bytes_per_file=100)
+    queue.put(make_payloads(10))
+    queue.close()
+    assert len(names(tmp_path)) == 11
+
+    queue = open_queue(tmp_path, max_bytes_per_file=100, has_checksums=has_checksums)
+    if end == "consume":
+        assert drain(queue) == make_payloads(10)
+        queue.close()
+    else:
+        getattr(queue, end)()
+
+    assert names(tmp_path) == (["meta.dat"] if end == "consume" else [])

@@ -221,3 +221,140 @@ def test_check_notes_what_a_start_repairs(
     assert "depth 7 in the metadata, but 2 records" in output
     assert "no metadata: a start delivers every segment" in output
     assert f"set aside {tmp_path}/u.diskqueue.000004.dat.bad" in output
+
+
+def make_checked(directory: Path, *groups: int) -> Path:
+    """A closed queue with checksums, and an append for each number of records."""
+    queue = DiskQueue(directory, "t", has_checksums=True)
+    first = 0
+    for count in groups:
+        queue.put([payload(number) for number in range(first, first + count)])
+        first += count
+    queue.close()
+    return directory / "t.diskqueue.000000.dat"
+
+
+def change(path: Path, place: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+
+
+def run_check(directory: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    code = main(["check", str(directory)])
+    return code, capsys.readouterr().out
+
+
+def test_check_of_checksums_that_fit_tells_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_checked(tmp_path, 2, 3)
+
+    code, output = run_check(tmp_path, capsys)
+
+    assert (code, "DAMAGE" in output, "note" in output) == (0, False, False)
+
+
+@pytest.mark.parametrize(
+    ("file", "place", "expected"),
+    [
+        ("dat", 62, "segment 0 at offset 32: the checksum is wrong (32 bytes, 1 records)"),
+        ("dat", 35, "segment 0: 1 lengths are wrong, and known by checksums"),
+        ("crc", 9, "segment 0: 32 bytes of the checksum file are damaged"),
+    ],
+)
+def test_check_tells_what_checksums_show(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str, place: int, expected: str
+) -> None:
+    path = make_checked(tmp_path, 1, 1, 3)
+    change(path.with_suffix(f".{file}"), place)
+
+    code, output = run_check(tmp_path, capsys)
+
+    assert (code, f"  DAMAGE    {expected}" in output) == (1, True), output
+    # The length alone would be damage, too.
+    assert output.count("DAMAGE") == (2 if place == 35 else 1)
+    assert ("have no checksum" in output) is (file == "crc")
+
+
+def test_check_notes_what_a_crash_leaves_of_checksums(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = make_checked(tmp_path, 2, 3)
+    checksums = path.with_suffix(".crc")
+    entries = checksums.read_bytes()
+    checksums.write_bytes(entries + entries + b"DQC1 and so")
+    path.write_bytes(path.read_bytes()[: 4 * RECORD_BYTES])
+    write_metadata(tmp_path, f"4\n0,0\n0,{4 * RECORD_BYTES}\n")
+
+    code, output = run_check(tmp_path, capsys)
+
+    assert (code, "DAMAGE" in output) == (0, False), output
+    assert "ends with 11 bytes that are no entry" in output
+    assert "32 bytes are missing that have a checksum" in output
+    assert "2 places have more than one checksum" in output
+
+
+def test_check_notes_records_without_a_checksum(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_checked(tmp_path, 2, 3)
+    queue = DiskQueue(tmp_path, "t", max_bytes_per_file=7 * RECORD_BYTES)
+    queue.put([payload(number) for number in range(5, 9)])
+    queue.close()
+
+    code, output = run_check(tmp_path, capsys)
+
+    assert (code, "DAMAGE" in output) == (0, False), output
+    assert "segment 0: 64 bytes have no checksum" in output
+    assert "segment 1 has no checksum file" in output
+
+
+def test_check_of_a_queue_without_checksums_does_not_miss_any(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_segment(tmp_path, 0, records(0, 2))
+    write_metadata(tmp_path, "2\n0,0\n0,64\n")
+
+    assert "checksum" not in run_check(tmp_path, capsys)[1]
+
+
+def test_check_tells_checksums_of_another_segment(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = make_checked(tmp_path, 2, 3)
+    path.unlink()
+    write_segment(tmp_path, 0, b"".join(framed(payload(n, 40)) for n in range(50, 53)))
+    write_metadata(tmp_path, "3\n0,0\n0,132\n")
+
+    code, output = run_check(tmp_path, capsys)
+
+    assert code == 1
+    assert "DAMAGE    segment 0: the checksum file is that of other records" in output
+    assert "note" not in output
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        ("_check_segment", "segment 0 was consumed meanwhile"),
+        ("sidecar.examine", "a segment was consumed meanwhile"),
+    ],
+)
+def test_check_notes_a_segment_that_goes_while_it_looks(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    function: str,
+    expected: str,
+) -> None:
+    make_checked(tmp_path, 2)
+
+    def miss(*_: object) -> None:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(f"diskqueue.tools.check.{function}", miss)
+
+    code, output = run_check(tmp_path, capsys)
+
+    assert (code, f"note      {expected}\n" in output) == (0, True), output
