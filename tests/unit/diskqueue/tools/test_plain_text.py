@@ -38,3 +38,20 @@ def test_no_character_that_terminals_obey_gets_through() -> None:
 
 def test_bytes_that_are_no_text() -> None:
     assert escape_bytes(b"ok \xff\n") == r"ok \xff\n"
+
+
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [
+        *((0x7F, 0x9F), (0x61C, 0x61C), (0x200B, 0x200F), (0x2028, 0x202E)),
+        *((0x2060, 0x206F), (0xD800, 0xDFFF), (0xFEFF, 0xFEFF)),
+    ],
+)
+def test_neighbours_of_what_could_do_harm_are_shown(first: int, last: int) -> None:
+    shown = [
+        escape_text(f"{chr(code_point)}\n") == f"{chr(code_point)}\\n"
+        for code_point in (first - 1, first, last, last + 1)
+    ]
+
+    assert shown == [True, False, False, True]
+    assert escape_text(" \n\x1f") == " \\n\\x1f"

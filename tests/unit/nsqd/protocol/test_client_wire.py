@@ -131,3 +131,37 @@ def test_no_piece_of_a_split_mpub_is_larger_than_it_may_be() -> None:
     pieces = list(wire.cut(bodies, 10))
 
     assert [[len(body) for body in piece] for piece in pieces] == [[6], [5, 5], [1], [20], [1]]
+
+
+@pytest.mark.parametrize("max_bytes", [0, 1, 9, 10, 11, 37, 38, 39, 100])
+def test_pieces_of_a_split_mpub_are_as_large_as_they_may_be(max_bytes: int) -> None:
+    bodies = [b"a" * 6, b"b" * 5, b"c" * 5, b"d", b"e" * 20, b"f"]
+
+    pieces = list(wire.cut(bodies, max_bytes))
+
+    assert [body for piece in pieces for body in piece] == bodies
+    sizes = [sum(map(len, piece)) for piece in pieces]
+    assert all(
+        size <= max_bytes or len(piece) == 1 for size, piece in zip(sizes, pieces, strict=True)
+    )
+    # The first of the next one had no room.
+    for size, following in zip(sizes, pieces[1:], strict=False):
+        assert size + len(following[0]) > max_bytes
+    assert list(wire.cut([], max_bytes)) == []
+
+
+def test_messages_behind_their_sizes_are_an_mpub_too() -> None:
+    bodies = [b"first", b"second one"]
+    framed = b"".join(struct.pack(">i", len(body)) + body for body in bodies)
+
+    assert wire.encode_framed_mpub("t", 2, framed) == wire.encode_mpub("t", bodies)
+
+
+def test_the_rest_behind_the_last_frame_is_given_once() -> None:
+    reader = FrameReader()
+    data, _ = message(1, b"body")
+    reader.feed(data + b"\x00\x00")
+    reader.feed(b"\x00")
+
+    assert reader.take_rest() == b"\x00\x00\x00"
+    assert reader.take_rest() == b""

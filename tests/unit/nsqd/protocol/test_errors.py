@@ -60,6 +60,8 @@ def test_every_code_is_spelled_as_its_name() -> None:
         ("\u0085".encode(), r'"\u0085"'),
         ("\U000e0001".encode(), r'"\U000e0001"'),
         ("😀\ufffd".encode(), '"😀\ufffd"'),
+        ("\uffff\U00010000\U0010ffff".encode(), '"\\uffff\U00010000\\U0010ffff"'),
+        (b"\x80\xfe", r'"\x80\xfe"'),
     ],
 )
 def test_names_are_quoted_as_go_does(raw: bytes, quoted: str) -> None:
@@ -70,6 +72,7 @@ def test_names_are_quoted_as_go_does(raw: bytes, quoted: str) -> None:
 
 def test_a_surrogate_that_stands_for_no_byte_is_quoted_as_a_replacement() -> None:
     assert go_quote("\ud800") == r'"\ufffd"'
+    assert go_quote("\udc7f\udc80\udcff\udd00\udfff") == r'"\ufffd\x80\xff\ufffd\ufffd"'
 
 
 @given(st.binary(max_size=64))

@@ -567,3 +567,45 @@ def test_an_append_that_takes_long_is_noted(
 
     assert (was_slow, backend.aside.pace.is_slow) == (False, True)
     backend.close()
+
+
+def test_a_trace_that_cannot_be_left_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(tmp_path)
+
+    def refuse(_path: str, _content: bytes) -> None:
+        raise NO_SPACE
+
+    with monkeypatch.context() as patch:
+        patch.setattr("diskqueue.layout.write_atomically", refuse)
+        rig.backend.leave_trace()
+    assert rig.writes == [NO_SPACE]
+    assert rig.metadata() is None
+
+    rig.backend.leave_trace()
+
+    assert rig.metadata() == "0\n0,0\n0,0\n"
+    assert rig.writes == [NO_SPACE]
+
+
+def test_deleting_a_queue_without_files_is_done_at_once(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+
+    receipt = rig.backend.delete()
+    rig.scheduler.settle()
+
+    assert receipt.is_done
+    assert receipt.error is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_ephemeral_queue_keeps_no_due_times() -> None:
+    backend = NullBackend()
+
+    backend.note_due([b"%016d" % 0], 5, are_unread=True)
+
+    assert (backend.pop_due_time(b"%016d" % 0), backend.count_early(0)) == (0, 0)
+    assert (backend.unread_count, backend.unread_bytes) == (0, 0)
+    assert backend.outstanding_count == 0
+    assert all(each.is_done for each in (backend.empty(), backend.sync(), backend.delete()))

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import platform
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -201,3 +202,55 @@ def test_a_queue_that_finds_no_descriptor_is_told_and_closed_with_the_others(
     again = DiskQueue(directory, "new", max_bytes_per_file=200)
     assert again.depth == 50
     again.close()
+
+
+def test_a_directory_that_is_not_durable_is_told(
+    directory: Path, one_by_one: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues = make_queues(directory)
+
+    def refuse(_file_system: FileSystem) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(FileSystem, "sync_directory", refuse)
+    monkeypatch.setattr(FileSystem, "sync", lambda _file_system: True)
+
+    [error] = close_together(queues, FileSystem(directory), run_in_turn)
+
+    assert error.errno == errno.EIO
+    assert read_files(directory) == one_by_one
+
+
+def test_metadata_beside_a_sync_of_all_needs_no_fsync_of_its_own(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file_system = FakeFileSystem(directory)
+    queues = [each for each in make_queues(directory) if each.name in ("new", "read")]
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
+
+    assert close_together(queues, file_system, run_in_turn) == []
+
+    assert synced == [str(directory)]
+
+
+@pytest.mark.parametrize(
+    ("system", "release", "is_found"),
+    [
+        ("Linux", "5.8.0-generic", True),
+        ("Linux", "6.1", True),
+        ("Linux", "5.7.19", False),
+        ("Linux", "4.19.0", False),
+        ("Linux", "unknown", False),
+        ("Darwin", "23.1.0", False),
+    ],
+)
+def test_a_sync_of_all_is_believed_where_it_reports_errors(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, system: str, release: str, *, is_found: bool
+) -> None:
+    monkeypatch.setattr(platform, "system", lambda: system)
+    monkeypatch.setattr(platform, "release", lambda: release)
+    file_system = FileSystem(directory)
+
+    assert file_system.sync() is is_found
+    file_system.close()

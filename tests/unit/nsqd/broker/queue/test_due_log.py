@@ -1,5 +1,6 @@
 """DueLog: due times across restarts, torn writes, damage and clocks that are set."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from nsqd.broker.queue import due_log
 from nsqd.broker.queue.due_log import DueLog
+from tests.support.call_faults import FreedDescriptor
 
 NOW_NS = 1_700_000_000_000_000_000
 SECOND_NS = 1_000_000_000
@@ -181,3 +183,66 @@ def test_due_times_are_read_on_the_clock_from_before_its_step(tmp_path: Path, st
     log = DueLog(tmp_path, "t:c", NOW_NS + 3 * SECOND_NS, step_ns=step_ns)
 
     assert log.unread == {SECOND: NOW_NS + 8 * SECOND_NS}
+
+
+@pytest.mark.usefixtures("closes_files")
+def test_a_copy_has_the_due_times_of_its_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(due_log, "_ROTATE_BYTES", 36)
+    log = DueLog(tmp_path, "t:c", NOW_NS)
+    assert not log.open_copy(NOW_NS).has_files
+    log.add([FIRST], NOW_NS + SECOND_NS, NOW_NS, are_unread=True)
+    log.add([SECOND], NOW_NS + 5 * SECOND_NS, NOW_NS, are_unread=True)  # in another file
+    assert len(list(tmp_path.iterdir())) == 2
+    copy = log.open_copy(NOW_NS + SECOND_NS)
+    assert copy.has_files
+    unread = log.open_copy(NOW_NS)
+    log.add([THIRD], NOW_NS + 9 * SECOND_NS, NOW_NS, are_unread=True)
+
+    log.remove()
+
+    # The first is due.
+    assert copy.read() == {SECOND: NOW_NS + 5 * SECOND_NS}
+    assert not copy.has_files
+    unread.close()
+
+
+@pytest.mark.usefixtures("closes_files")
+def test_a_copy_that_finds_no_descriptor_keeps_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(due_log, "_ROTATE_BYTES", 36)
+    log = DueLog(tmp_path, "t:c", NOW_NS)
+    log.add([FIRST], NOW_NS + SECOND_NS, NOW_NS, are_unread=True)
+    log.add([SECOND], NOW_NS + SECOND_NS, NOW_NS, are_unread=True)
+    log.close()
+    real = os.open
+
+    def refuse(path: str, *arguments: int) -> int:
+        if not path.endswith(".old"):
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real(path, *arguments)
+
+    monkeypatch.setattr(os, "open", refuse)
+
+    with pytest.raises(OSError, match="Too many"):
+        log.open_copy(NOW_NS)
+
+
+@pytest.mark.usefixtures("closes_files")
+def test_the_log_is_written_and_closed_with_any_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon that was started with its stdin closed."""
+    descriptor = FreedDescriptor(monkeypatch)
+    log = DueLog(tmp_path, "t:c", NOW_NS)
+    descriptor.begin(1)
+
+    log.add([FIRST], NOW_NS + SECOND_NS, NOW_NS, are_unread=False)
+    log.add([SECOND], NOW_NS + SECOND_NS, NOW_NS, are_unread=False)
+    log.close()
+
+    assert descriptor.count == 1
+    assert descriptor.end()
+    assert reopen(tmp_path).keys() == {FIRST, SECOND}

@@ -87,3 +87,22 @@ def test_an_ephemeral_queue_has_no_front_on_disk() -> None:
     rig = ChannelRig()
 
     assert NullBackend().front.find_timestamp(rig.scheduler.wall_ns) is None
+
+
+def test_a_front_that_cannot_be_read_is_not_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = ChannelRig(tmp_path, mem_queue_size=0)
+    rig.put(b"a")
+    close(rig)
+    rig = ChannelRig(tmp_path, mem_queue_size=0)
+    rig.advance(5)
+
+    def fail(_queue: DiskQueue, _max_records: int, _max_bytes: int) -> list[bytes]:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DiskQueue, "peek", fail)
+        assert find_oldest_age(rig.channel, rig.scheduler.wall_ns) == 0.0
+
+    assert find_oldest_age(rig.channel, rig.scheduler.wall_ns) == pytest.approx(5)

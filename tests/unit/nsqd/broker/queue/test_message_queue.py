@@ -421,3 +421,18 @@ def test_nothing_is_left_of_what_was_dropped(
 
     assert (queue.depth, queue.memory.count, queue.backend.unread_count) == (0, 0, 0)
     assert queue.room_count == capacity
+
+
+def test_a_depth_that_a_crash_has_left_too_high_is_corrected(tmp_path: Path) -> None:
+    rig = DiskRig(tmp_path)
+    queue = rig.open(0)
+    queue.put(make_batch(b"a", b"b"))
+    queue.backend.close()
+    path = tmp_path / "q.diskqueue.meta.dat"
+    _, rest = path.read_text().split("\n", maxsplit=1)
+    path.write_text(f"7\n{rest}")
+    queue = rig.open(0)
+
+    assert drain(queue) == [b"a", b"b"]
+    assert queue.take(10, 1000) is None
+    assert queue.backend.unread_count == 0

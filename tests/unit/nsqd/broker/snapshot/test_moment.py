@@ -275,3 +275,23 @@ def test_a_message_that_is_finished_meanwhile_was_in_flight(tmp_path: Path) -> N
     assert client.finish(deliveries[0].message_id) == []
 
     assert sorted(read_all(moment)[State.IN_FLIGHT.value]) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("mem_queue_size", [0, 100_000])
+def test_messages_of_all_sizes_are_there_once_and_in_order(
+    tmp_path: Path, mem_queue_size: int
+) -> None:
+    rig = BrokerRig(tmp_path, mem_queue_size=mem_queue_size)
+    rig.channel().pause()
+    groups = [
+        *([b"%d" % number] for number in range(300)),
+        *([b"s"], [b"l" * 1025], [b"t"], [b"m" * 1024], [b"u", b"v"], [b"w"], [b"x" * 300_000]),
+        *([b"y"], [b"a" * 200_000, b"b" * 100_000, b"c"], [b"z"]),
+    ]
+    for bodies in groups:
+        rig.publish(*bodies)
+
+    places = read_all(Moment(rig.topic(), rig.channel(), rig.scheduler))
+
+    assert places["ready"] + places["disk"] == [body for bodies in groups for body in bodies]
+    assert places["deferred"] == places["in_flight"] == []
