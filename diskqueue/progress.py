@@ -93,11 +93,9 @@ class Run:
         return self.origin + self.numbers[index]
 
     def remove_last(self, count: int) -> None:
-        """Take back the last records, but not all."""
-        if self.are_lengths:
-            self.end -= sum(self.numbers[-count:])
-        else:
-            self.end = self.origin + self.numbers[-count]
+        """Take back the last records, but not all; only records that were advanced over are."""
+        assert self.are_lengths
+        self.end -= sum(self.numbers[-count:])
         self.count -= count
         del self.numbers[self.count :]
 

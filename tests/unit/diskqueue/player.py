@@ -18,6 +18,7 @@ class Player:
         self.has_checksums = has_checksums
         self.accepted: list[int] = []
         self.finished: list[int] = []
+        self.notes: list[str] = []
         self.queue = self.open()
 
     def open(self) -> DiskQueue:
@@ -107,7 +108,9 @@ class Player:
     def read_again(self) -> list[int]:
         """Return what a later start delivers."""
         files = layout.find_queue_files(str(self.directory), "t")
-        assert check_queue(str(self.directory), files).damage == []
+        report = check_queue(str(self.directory), files)
+        assert report.damage == []
+        self.notes = report.notes
         queue = self.open()
         found: list[int] = []
         while (batch := queue.read(100, 1 << 20)) is not None:

@@ -5,11 +5,17 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple, cast
+from unittest import mock
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from diskqueue import DiskQueue
+from diskqueue import DiskQueue, progress
+from diskqueue.progress import Outstanding
+from diskqueue.segment import SegmentState
+from diskqueue.sidecar import Fingerprints
 from tests.unit.diskqueue.queue_files import (
     RECORD_BYTES,
     drain,
@@ -163,3 +169,150 @@ def test_undo_within_a_joined_run(tmp_path: Path) -> None:
     queue.commit([0, 1, 3, 4])
     queue.sync()
     assert numbers(drain(open_queue(tmp_path))) == [2]
+
+
+class Records(NamedTuple):
+    """Records of one segment that are added together."""
+
+    sizes: list[int]
+    are_lengths: bool
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.builds(Records, st.lists(st.integers(30, 90), min_size=1, max_size=9), st.booleans()),
+        st.sampled_from(["commit", "commit all", "undo", "next segment", "snapshot", "clear"]),
+    ),
+    max_size=40,
+)
+
+
+class OutstandingModel:
+    """Each record that was added: its segment, where it begins and ends, whether it is finished."""
+
+    def __init__(self, data: st.DataObject) -> None:
+        self.data = data
+        self.outstanding = Outstanding()
+        self.segment = SegmentState(0, exists=True)
+        self.end = 0
+        # By ordinal; those before the first that is not finished may be forgotten.
+        self.records: dict[int, tuple[SegmentState, int, int]] = {}
+        self.finished: set[int] = set()
+        self.next_ordinal = 0
+        # Of an append that may be undone.
+        self.last_count = 0
+
+    @property
+    def lowest(self) -> int:
+        left = [ordinal for ordinal in self.records if ordinal not in self.finished]
+        return min(left, default=self.next_ordinal)
+
+    def add(self, added: Records) -> None:
+        start, starts = self.end, []
+        for size in added.sizes:
+            starts.append(self.end)
+            self.records[self.next_ordinal] = (self.segment, self.end, self.end + size)
+            self.end += size
+            self.next_ordinal += 1
+        origin, numbers = (start, added.sizes)
+        if not added.are_lengths:
+            # As a reader does: a buffer that begins somewhere before.
+            origin = self.data.draw(st.integers(0, start))
+            numbers = [each - origin for each in starts]
+        first = self.outstanding.add(
+            self.segment, origin, numbers, self.end, are_lengths=added.are_lengths
+        )
+        assert first == self.next_ordinal - len(added.sizes)
+        self.last_count = len(added.sizes) if added.are_lengths else 0
+
+    def undo(self) -> None:
+        count, self.last_count = self.last_count, 0
+        last = range(self.next_ordinal - count, self.next_ordinal)
+        if not count or self.finished & set(last):
+            return
+        self.outstanding.remove_last(count)
+        self.end -= sum(end - start for _, start, end in (self.records.pop(each) for each in last))
+        self.next_ordinal -= count
+
+    def commit(self, *, are_all: bool) -> None:
+        if not self.records:
+            return
+        ordinals = sorted(self.records)
+        if not are_all:
+            ordinals = self.data.draw(st.lists(st.sampled_from(ordinals), max_size=6))
+        self.outstanding.commit(ordinals)
+        self.finished.update(ordinals)
+
+    def check(self) -> None:
+        lowest = self.lowest
+        assert self.outstanding.next_ordinal == self.next_ordinal
+        assert self.outstanding.lowest_ordinal == lowest
+        assert len(self.outstanding) == self.next_ordinal - lowest
+        if lowest < self.next_ordinal:
+            assert self.outstanding.find_lowest() == self.records[lowest][:2]
+        else:
+            assert self.outstanding.find_lowest() is None
+
+    def check_snapshot(self) -> None:
+        snapshot = self.outstanding.take_snapshot()
+        behind = {ordinal for ordinal in self.finished if ordinal > self.lowest}
+        assert (snapshot is not None) == bool(behind)
+        if snapshot is None:
+            return
+        found = []
+        for run, block, encoded in snapshot.find_blocks(cast(Fingerprints, EveryFingerprint())):
+            assert block.encode() == encoded
+            assert run.segment.number == block.number
+            found += [
+                (block.number, each.start, each.end, each.item_count) for each in block.records
+            ]
+            assert (block.first_crc, block.last_crc) == (block.records.start, block.last_start)
+        covered = [
+            (number, place) for number, start, end, _ in found for place in range(start, end)
+        ]
+        assert covered == [
+            (segment.number, place)
+            for ordinal, (segment, start, end) in sorted(self.records.items())
+            if ordinal in behind
+            for place in range(start, end)
+        ]
+        assert sum(count for *_, count in found) == len(behind)
+
+
+class EveryFingerprint:
+    """Fingerprints that tell where a record begins."""
+
+    def find(self, _number: int, offset: int) -> int:
+        return offset
+
+
+@settings(max_examples=150)
+@given(steps=STEPS, trim_count=st.sampled_from([1, 4, 4096]), data=st.data())
+def test_records_finished_in_any_order_are_known(
+    steps: list[Records | str], trim_count: int, data: st.DataObject
+) -> None:
+    model = OutstandingModel(data)
+    with (
+        mock.patch.object(progress, "_TRIM_COUNT", trim_count),
+        mock.patch.object(progress, "_MAX_RUN_COUNT", 12),
+    ):
+        for step in steps:
+            if isinstance(step, Records):
+                model.add(step)
+            elif step == "undo":
+                model.undo()
+            elif step == "next segment":
+                model.segment = SegmentState(model.segment.number + 1, exists=True)
+                model.end = 0
+                model.last_count = 0
+            elif step == "clear":
+                model.outstanding.clear()
+                model.records.clear()
+                model.last_count = 0
+            elif step == "snapshot":
+                model.check()
+                model.check_snapshot()
+            else:
+                model.commit(are_all=step == "commit all")
+            model.check()
+        model.check_snapshot()

@@ -44,6 +44,8 @@ def test_a_call_that_fails_costs_no_record(
         accepted = set(player.accepted)
         assert found == sorted(found), number
         assert accepted - set(player.finished) <= set(found) <= accepted, number
+        if not is_lasting:
+            assert not [note for note in player.notes if "no entry" in note], number
 
 
 @pytest.mark.usefixtures("closes_files")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from diskqueue import DiskQueue, QueueClosedError
+from diskqueue.segment import walk
 from tests.unit.diskqueue.queue_files import (
     RECORD_BYTES,
     consume,
@@ -411,3 +412,52 @@ def test_peek_at_a_closed_queue_fails(tmp_path: Path) -> None:
 
     with pytest.raises(QueueClosedError):
         queue.peek(1, ALL)
+
+
+@pytest.mark.parametrize(("appended", "rescued_bytes"), [(0, 0), (2, 64)])
+def test_the_warning_tells_how_much_was_skipped_and_rescued(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, appended: int, rescued_bytes: int
+) -> None:
+    write_segment(tmp_path, 0, with_length(records(0, 4), 1, 25))
+    write_metadata(tmp_path, "4\n0,0\n0,128\n")
+    queue = DiskQueue(tmp_path, "t")
+    if appended:
+        queue.put([payload(number) for number in range(4, 4 + appended)])
+
+    assert numbers(drain(queue)) == [0, *range(4, 4 + appended)]
+
+    [line] = [line for line in caplog.messages if "damaged" in line]
+    assert f"offset=32 reason='invalid record size (25)' skipped_bytes={96 + rescued_bytes}" in line
+    assert f"rescued_bytes={rescued_bytes} " in line
+
+
+def test_a_segment_that_ends_while_its_records_are_rescued_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_segment(tmp_path, 0, with_length(records(0, 4), 1, 25))
+    write_metadata(tmp_path, "4\n0,0\n0,128\n")
+    queue = DiskQueue(tmp_path, "t")
+    queue.put([payload(4), payload(5)])
+    assert queue.read(1, 1) is not None
+    pread = os.pread
+
+    def end_early(fd: int, size: int, offset: int) -> bytes:
+        # The copy reads from the place of the first record to rescue on.
+        return b"" if (size, offset) == (64, 128) and is_walked else pread(fd, size, offset)
+
+    is_walked = False
+
+    def walk_first(*arguments: object) -> object:
+        nonlocal is_walked
+        result = walk(*arguments)  # type: ignore[arg-type]
+        is_walked = True
+        return result
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pread", end_early)
+        patch.setattr("diskqueue.writer.walk", walk_first)
+        with pytest.raises(OSError, match="ends at 128, not at 192"):
+            queue.read(10, 1000)
+    assert names(tmp_path) == ["000000.dat", "meta.dat"]
+
+    assert numbers(drain(queue)) == [4, 5]

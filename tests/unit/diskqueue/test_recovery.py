@@ -463,3 +463,21 @@ def test_segments_behind_a_small_gap_belong_to_the_queue(
     queue = open_queue(tmp_path)
 
     assert numbers(consume(queue)) == expected
+
+
+@pytest.mark.parametrize("has_checksums", [False, True])
+def test_leftovers_go_with_their_checksums(tmp_path: Path, *, has_checksums: bool) -> None:
+    """Killed between the metadata and the deletion."""
+    queue = DiskQueue(tmp_path, "t", max_bytes_per_file=2 * RECORD_BYTES, has_checksums=True)
+    queue.put([payload(number) for number in range(6)])
+    queue.close()
+    write_metadata(tmp_path, "2\n2,0\n2,64\n")
+
+    queue = DiskQueue(
+        *(tmp_path, "t"), max_bytes_per_file=2 * RECORD_BYTES, has_checksums=has_checksums
+    )
+    queue.sync()
+
+    assert names(tmp_path) == ["000002.crc", "000002.dat", "meta.dat"]
+    assert numbers(drain(queue)) == [4, 5]
+    queue.close()

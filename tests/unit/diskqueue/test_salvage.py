@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from diskqueue import envelope
 from diskqueue.envelope import HEADER_BYTES
-from diskqueue.salvage import Span, find_resume, find_spans, is_record_start
+from diskqueue.salvage import (
+    Span,
+    find_resume,
+    find_spans,
+    find_stranger,
+    has_message_shape,
+    is_length_right,
+    is_record_start,
+)
 from diskqueue.segment import DEFAULT_MAX_RECORD_BYTES
 from tests.unit.diskqueue.queue_files import RECORD_BYTES, framed, payload, records
 
@@ -240,3 +248,149 @@ def test_a_record_before_a_part_of_the_largest_one_is_good(length: int, is_doubt
     first = next(iter(find_spans(framed(payload(0)) + part, 1000)))
 
     assert first == Span(0, RECORD_BYTES, is_kept=True, is_doubtful=is_doubtful)
+
+
+MIN_NS, MAX_NS = 946_684_800 * 10**9, 0x20 << 56
+
+
+def header(timestamp_ns: int, message_id: bytes = b"0123456789abcdef") -> bytes:
+    return struct.pack(">QH16s", timestamp_ns, 1, message_id)
+
+
+@pytest.mark.parametrize(
+    ("timestamp_ns", "is_found"),
+    [(MIN_NS - 1, False), (MIN_NS, True), (MAX_NS - 1, True), (MAX_NS, False)],
+)
+def test_a_lone_record_has_a_time_of_these_decades(timestamp_ns: int, *, is_found: bool) -> None:
+    data = records(0, 2) + b"\xff" * 40 + framed(header(timestamp_ns) + b"?") + b"\xff" * 40
+
+    assert (len(kept(data)) == 3) is is_found
+
+
+@pytest.mark.parametrize(
+    ("top", "message_id", "expected"),
+    [
+        (0x0D, b"not hex digits!!", True),
+        (0x64, b"not hex digits!!", True),
+        (0x0C, b"not hex digits!!", False),
+        (0x65, b"not hex digits!!", False),
+        (0x65, b"0123456789abcdef", True),
+        (0x00, b"0123456789abcdeF", False),
+        (0x00, b"g123456789abcdef", False),
+    ],
+)
+def test_a_message_has_a_time_or_an_id(top: int, message_id: bytes, *, expected: bool) -> None:
+    found = header(top << 56, message_id)
+
+    assert has_message_shape(found) is expected
+    assert has_message_shape(found + b"body") is expected
+    assert not has_message_shape(found[:-1])
+
+
+def test_the_first_stranger_among_messages_is_told() -> None:
+    good, older, stranger = header(0x17 << 56), header(0x18 << 56), header(0, b"not hex digits!!")
+
+    def find(*headers: bytes) -> int | None:
+        starts = [number * HEADER_BYTES for number in range(len(headers))]
+        return find_stranger(b"".join(headers), starts)
+
+    assert find(good) is None
+    assert find(stranger) == 0
+    assert find(good, good, good) is None
+    assert find(good, older, good) is None
+    assert find(stranger, stranger) == 0
+    assert find(good, older, stranger, good, stranger) == 2
+
+
+def resume_of(path: Path, data: bytes, position: int, max_record_bytes: int = 1000) -> int | None:
+    path.write_bytes(data)
+    with path.open("rb") as file:
+        return find_resume(file.fileno(), position, len(data), max_record_bytes)
+
+
+@pytest.mark.parametrize("zeros", [0, 1, 2, 3, 4, 5, 511, 512, 513, 3000])
+@pytest.mark.parametrize("junk", [b"", b"?", b"\xff" * 31])
+def test_records_go_on_behind_zeros_and_junk(tmp_path: Path, zeros: int, junk: bytes) -> None:
+    before = records(0, 1) + b"\xff" + junk + bytes(zeros)
+
+    assert resume_of(tmp_path / "segment", before + records(1, 2), 32) == len(before)
+    assert resume_of(tmp_path / "segment", before, 32) is None
+    assert resume_of(tmp_path / "segment", before + records(1, 1)[:-1], 32) is None
+
+
+def test_records_are_searched_for_in_larger_and_larger_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diskqueue.salvage._SEARCH_BYTES", (100, 400))
+    for gap in (1, 60, 90, 100, 130, 350, 400, 450, 2000):
+        before = records(0, 1) + b"\xff" * gap
+
+        assert resume_of(tmp_path / "segment", before + records(1, 3), 32) == len(before), gap
+
+
+def test_a_hole_is_skipped_in_steps_of_any_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (1, 7, 100, 128, 1000):
+        monkeypatch.setattr("diskqueue.salvage._SKIP_BYTES", step)
+        before = records(0, 1) + bytes(500)
+
+        assert resume_of(tmp_path / "segment", before + records(1, 1), 32) == len(before)
+        assert resume_of(tmp_path / "segment", before, 32) is None
+
+
+def test_a_segment_that_is_shorter_than_told_has_no_more_records(tmp_path: Path) -> None:
+    path = tmp_path / "segment"
+    path.write_bytes(records(0, 1) + bytes(50))
+    with path.open("rb") as file:
+        assert find_resume(file.fileno(), 32, 10_000, 1000) is None
+
+
+@pytest.mark.parametrize(
+    ("behind", "is_right"),
+    [
+        (b"", True),
+        (bytes(40), True),  # never written
+        (b"\x00\x00\x00\x1c?", True),  # cut off
+        (b"\x7f\x00\x00\x00?", True),  # noise: no single bit of a length leads behind it
+        (b"\x00\x00\x04\x00" + payload(1), True),  # a damaged length before a header
+        (b"?" * 32 + records(1, 1), False),  # a rest of 32 bytes: one bit
+        (b"?" * 33 + records(1, 1), True),
+        (b"?" * 64 + records(1, 1), False),
+    ],
+)
+def test_a_length_is_doubted_if_one_bit_of_it_left_a_rest(
+    tmp_path: Path, behind: bytes, *, is_right: bool
+) -> None:
+    path = tmp_path / "segment"
+    content = records(0, 1) + behind
+    path.write_bytes(content)
+    # 28 is 11100 in bits: 60 and 92 differ from it in one.
+    with path.open("rb") as file:
+        found = is_length_right(file.fileno(), 0, 32, len(content), 1000)
+
+    assert found is is_right
+
+
+def test_a_length_that_has_swallowed_records_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "segment"
+    swallowed = framed(payload(0)[:26] + b"?" * 6 + records(1, 2) + b"??")
+    path.write_bytes(swallowed)
+    with path.open("rb") as file:
+        for stop, is_right in ((len(swallowed), True), (len(swallowed) - 10, False)):
+            assert is_length_right(file.fileno(), 0, stop, len(swallowed), 1000) is is_right
+
+
+@pytest.mark.parametrize("offset", range(-4, 5))
+def test_the_rest_of_a_header_is_told_from_a_record_at_any_place(
+    tmp_path: Path, offset: int
+) -> None:
+    """Only where zeros end with a sector: elsewhere a power cut has left no hole."""
+    data = records(0, 1) + bytes(475 + offset) + make_cut_header()
+    place = len(data) - len(make_cut_header()) + 2
+
+    found = resume_of(tmp_path / "segment", data + b"\xff" * 40, 32, 1 << 20)
+
+    # The length of that record would begin before the sector, and end in it.
+    sector = 512 * -(-place // 512)
+    assert found == (None if place < sector < place + 4 else place)

@@ -653,3 +653,115 @@ def test_any_content_is_decoded_or_refused(gap_count: int, block_count: int, res
         return
 
     assert len(found.blocks) == block_count
+
+
+def test_a_fingerprint_of_a_missing_segment_is_no_error(tmp_path: Path) -> None:
+    write_segment(tmp_path, 1, records(0, 2))
+    with sidecar.Fingerprints(str(tmp_path), "t") as fingerprints:
+        fingerprints.error = OSError("of an earlier one")
+        assert fingerprints.find(0, 0) is None
+        assert [fingerprints.error] == [None]
+        assert fingerprints.find(1, RECORD_BYTES) == zlib.crc32(records(1, 1)[:30])
+        assert fingerprints.find(1, 0) == zlib.crc32(records(0, 1)[:30])
+        assert fingerprints.find(1, 2 * RECORD_BYTES) == sidecar.NO_FINGERPRINT
+
+
+def write_any_sidecar(
+    directory: Path, read: Position, read_crc: int, blocks: list[Block], previous: Position
+) -> None:
+    body = sidecar.encode_body(read, read_crc, Intervals(), [block.encode() for block in blocks])
+    sidecar_path(directory).write_bytes(sidecar.encode(previous, body))
+
+
+def crc_of(number: int) -> int:
+    return zlib.crc32(records(number, 1)[:30])
+
+
+def make_finished(*spans: tuple[int, int]) -> Block:
+    """Finished records of segment 0, from one to before another."""
+    entries = [
+        Interval(first * RECORD_BYTES, end * RECORD_BYTES, end - first) for first, end in spans
+    ]
+    last = spans[-1][1] - 1
+    return Block(0, Intervals(entries), last * RECORD_BYTES, crc_of(spans[0][0]), crc_of(last))
+
+
+@pytest.mark.parametrize(
+    ("blocks", "left"),
+    [
+        ([make_finished((1, 3)), make_finished((3, 5))], [0, 5]),
+        ([make_finished((1, 2), (4, 5)), make_finished((3, 4))], [0, 2, 5]),
+        ([make_finished((1, 3)), make_finished((2, 5))], [0, 1, 2, 3, 4, 5]),
+        ([make_finished((1, 5)), make_finished((2, 3))], [0, 1, 2, 3, 4, 5]),
+    ],
+)
+def test_blocks_that_overlap_are_not_believed(
+    tmp_path: Path, blocks: list[Block], left: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    write_segment(tmp_path, 0, records(0, 6))
+    write_metadata(tmp_path, "6\n0,0\n0,192\n")
+    write_any_sidecar(tmp_path, Position(0, 0), crc_of(0), blocks, Position(0, 0))
+
+    assert numbers(drain(open_queue(tmp_path))) == left
+    assert ("ranges overlap" in caplog.text) is (len(left) == 6)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "previous", "read", "is_believed"),
+    [
+        ("0,0", (0, 0), (0, 0), True),
+        ("0,32", (0, 0), (0, 32), True),
+        ("0,32", (0, 32), (0, 32), True),
+        ("0,0", (0, 0), (0, 32), True),
+        ("0,32", (0, 64), (0, 64), False),
+        ("0,64", (0, 0), (0, 32), False),
+    ],
+)
+def test_a_sidecar_is_of_the_positions_between_its_own(
+    tmp_path: Path,
+    metadata: str,
+    previous: tuple[int, int],
+    read: tuple[int, int],
+    *,
+    is_believed: bool,
+) -> None:
+    write_segment(tmp_path, 0, records(0, 6))
+    position = int(metadata[2:]) // RECORD_BYTES
+    write_metadata(tmp_path, f"{6 - position}\n{metadata}\n0,192\n")
+    write_any_sidecar(
+        *(tmp_path, Position(*read), crc_of(read[1] // RECORD_BYTES)),
+        *([make_finished((3, 5))], Position(*previous)),
+    )
+
+    queue = open_queue(tmp_path)
+
+    first = read[1] // RECORD_BYTES if is_believed else position
+    left = [n for n in range(first, 6) if not (is_believed and n in (3, 4))]
+    assert queue.depth == len(left)
+    assert numbers(drain(queue)) == left
+
+
+@pytest.mark.parametrize(("read_crc", "is_believed"), [(0, True), (1, False), (None, False)])
+def test_a_record_at_the_read_position_proves_the_sidecar(
+    tmp_path: Path, read_crc: int | None, *, is_believed: bool
+) -> None:
+    """Without one it is believed only at the read position of the metadata."""
+    write_segment(tmp_path, 0, records(0, 6))
+    write_metadata(tmp_path, "6\n0,0\n0,192\n")
+    crc = sidecar.NO_FINGERPRINT if read_crc is None else crc_of(1) ^ read_crc
+    write_any_sidecar(tmp_path, Position(0, 32), crc, [make_finished((3, 5))], Position(0, 0))
+
+    assert numbers(drain(open_queue(tmp_path))) == ([1, 2, 5] if is_believed else list(range(6)))
+
+
+def test_a_sidecar_that_is_too_large_is_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    leave_unfinished(tmp_path, 6, [0, 3])
+    size = sidecar_path(tmp_path).stat().st_size
+    for max_bytes, left in ((size, [0, 3]), (size - 1, list(range(6)))):
+        monkeypatch.setattr(sidecar, "_MAX_BYTES", max_bytes)
+        copy = tmp_path.with_name(f"copy{max_bytes}")
+        shutil.copytree(tmp_path, copy)
+        assert numbers(drain(open_queue(copy))) == left
+    assert "it is too large" in caplog.text

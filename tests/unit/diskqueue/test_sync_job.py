@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import itertools
 import os
 import shutil
 import threading
@@ -624,3 +625,86 @@ def test_segment_goes_before_an_older_one_only_if_the_sidecar_will_be_believed(
     assert not segment_path(tmp_path, 1).exists()
     files = layout.find_queue_files(str(tmp_path), "t")
     assert not check_queue(str(tmp_path), files).damage
+
+
+@pytest.mark.parametrize("has_checksums", [False, True])
+def test_no_fsync_is_made_in_vain(tmp_path: Path, calls: list[str], *, has_checksums: bool) -> None:
+    queue = DiskQueue(
+        *(tmp_path, "t"), max_bytes_per_file=3 * RECORD_BYTES, has_checksums=has_checksums
+    )
+
+    def sync(*, with_metadata: bool = True) -> list[str]:
+        calls.clear()
+        job = queue.prepare_sync(with_metadata=with_metadata)
+        if job is not None:
+            job.run()
+            queue.complete_sync(job)
+        return sorted(calls)
+
+    crc = ["fsync 000000.crc"] if has_checksums else []
+    metadata = ["fsync directory", "fsync tmp", "replace meta.dat"]
+    queue.put([payload(0)])
+    # The names are durable once, and checksums when metadata leads to them.
+    assert sync(with_metadata=False) == ["fsync 000000.dat", "fsync directory"]
+    queue.put([payload(1)])
+    assert sync(with_metadata=False) == ["fsync 000000.dat"]
+    assert sync(with_metadata=False) == []
+    # A segment whose records are durable already is synced for its checksums alone.
+    assert sync() == sorted([*crc, *(["fsync 000000.dat"] if crc else []), *metadata])
+    assert sync() == []
+    queue.put([payload(2)])
+    assert sync() == sorted([*crc, "fsync 000000.dat", *metadata])
+    # It is full: the next one has a file of its own, and this one is not synced again.
+    queue.put([payload(3)])
+    assert sync() == sorted(
+        [*[each.replace("0.", "1.") for each in crc], "fsync 000001.dat", *metadata]
+    )
+    queue.read(1, 1)
+    queue.commit([0])
+    assert sync() == metadata
+    queue.close()
+
+
+def test_a_segment_that_is_durable_is_not_synced_when_it_is_complete(
+    tmp_path: Path, calls: list[str]
+) -> None:
+    queue = open_queue(tmp_path)
+    queue.put([payload(number) for number in range(3)])
+    queue.sync()
+    drain(queue)
+    queue.commit(range(3))
+    queue.wants_room = True
+    calls.clear()
+
+    queue.sync()
+
+    assert calls == [
+        *("fsync tmp", "replace meta.dat", "fsync directory"),
+        *("unlink 000000.dat", "fsync directory"),
+    ]
+
+
+def test_a_segment_deleted_before_older_ones_leaves_the_list(tmp_path: Path) -> None:
+    """Also if it is the first behind the oldest, and in whatever order they go."""
+    for order in itertools.permutations([3, 6, 9]):
+        directory = tmp_path / "-".join(map(str, order))
+        directory.mkdir()
+        queue = open_queue(directory)
+        queue.put([payload(number) for number in range(15)])
+        drain(queue)
+        for first in order:
+            queue.commit(range(first, first + 3))
+            queue.sync()
+            left = [
+                int(name[:6])
+                for name in names(directory)
+                if name.endswith(".dat") and "meta" not in name
+            ]
+            gone = {each // 3 for each in order[: order.index(first) + 1]}
+            assert left == [number for number in range(5) if number not in gone]
+            assert queue.segment_count == len(left)
+            assert queue.disk_bytes == 96 * len(left)
+        queue.commit([0, 1, 2])
+        queue.sync()
+        assert read_metadata(directory)[1:] == (4, 0, 4, 96)
+        queue.close()

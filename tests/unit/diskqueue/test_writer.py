@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from diskqueue.checksums.audit import audit
 from diskqueue.segment import SegmentState
 from diskqueue.writer import Writer
+from tests.unit.diskqueue.queue_files import framed, payload
 
 pytestmark = pytest.mark.usefixtures("closes_files")
 
@@ -143,3 +145,63 @@ def test_a_segment_with_a_successor_is_complete(
     writer.close()
 
     assert seen == [[30], [30, 30], [30, 30, 20]]
+
+
+def test_a_durable_segment_is_completed_without_another_fsync(tmp_path: Path) -> None:
+    writer = open_writer(tmp_path)
+    writer.append_buffers([b"completed"], [[9]])
+    targets = writer.fsync_targets()
+    for target in targets:
+        target.fsync()
+        target.close()
+    writer.note_durable(targets)
+
+    writer.start_new_segment()
+
+    assert writer.dirty == []
+    assert writer.fsync_targets() == []
+    writer.close()
+
+
+def test_buffers_have_checksums_as_appends_have(tmp_path: Path) -> None:
+    records = [framed(payload(number)) for number in range(6)]
+    contents = []
+    for step in (1, 2, 6):
+        directory = tmp_path / str(step)
+        directory.mkdir()
+        writer = Writer(
+            *(str(directory), NAME, SegmentState(0), 10_000, logging.getLogger("test")),
+            has_checksums=True,
+        )
+        groups = [records[start : start + step] for start in range(0, 6, step)]
+        if step == 6:
+            for record in records:
+                writer.append(record, [len(record)])
+        else:
+            writer.append_buffers(
+                [b"".join(group) for group in groups], [[len(each) for each in g] for g in groups]
+            )
+        writer.close()
+        path = directory / f"{NAME}.diskqueue.000000.dat"
+        found = audit(str(path))
+        assert (found.denied, found.uncovered, found.garbage_bytes) == ([], [], 0)
+        contents.append((path.read_bytes(), path.with_suffix(".crc").read_bytes()))
+
+    assert contents[0] == contents[2]
+    assert contents[0][0] == contents[1][0]
+    assert contents[0][1] != contents[1][1]
+
+
+def test_a_file_that_was_cut_is_not_called_durable_after_a_failed_fsync(tmp_path: Path) -> None:
+    writer = open_writer(tmp_path)
+    writer.append_buffers([b"some bytes"], [[10]])
+    [target] = writer.fsync_targets()
+    target.state.is_suspect = True
+    os.truncate(tmp_path / f"{NAME}.diskqueue.000000.dat", 4)
+
+    with pytest.raises(OSError, match="ends at 4, not at 10"):
+        target.fsync()
+
+    assert target.state.is_suspect
+    target.close()
+    writer.close()

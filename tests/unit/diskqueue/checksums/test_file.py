@@ -190,3 +190,26 @@ def test_the_last_append_can_be_undone_after_a_close(checksums: ChecksumFile) ->
     checksums.append(64, *RECORD)
     assert starts(checksums) == [0, 64]
     checksums.close()
+
+
+@pytest.mark.parametrize("window_bytes", [1, 31, 32, 33, 64, 100, 64 * 1024])
+def test_entries_beyond_the_segment_are_cut_off_however_the_file_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window_bytes: int
+) -> None:
+    monkeypatch.setattr("diskqueue.checksums.file._WINDOW_BYTES", window_bytes)
+    records = [frame_all([payload(number)]) for number in range(7)]
+    for left in range(8):
+        directory = tmp_path / str(left)
+        directory.mkdir()
+        path = write_segment(directory, 0, b"".join(data for data, _ in records[:left]))
+        checksums = ChecksumFile(str(path), NAME, 0)
+        checksums.open(is_new=True)
+        for number, record in enumerate(records):
+            checksums.append(32 * number, *record)
+        checksums.close()
+
+        drop_stale(str(path), NAME, 0, 32 * left)
+
+        assert starts(checksums) == [32 * number for number in range(left)]
+        drop_stale(str(path), NAME, 0, 32 * left)
+        assert starts(checksums) == [32 * number for number in range(left)]

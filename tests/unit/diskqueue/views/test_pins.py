@@ -7,6 +7,7 @@ import pytest
 
 from diskqueue.checksums.marks import have_same_mark, mark
 from diskqueue.views.pins import Pin, Pins
+from tests.support.call_faults import FreedDescriptor
 
 
 @pytest.fixture
@@ -156,3 +157,39 @@ def test_segment_without_checksums_has_none_later_either(path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         pins.open_checksums(pin)
     pins.release(pin)
+
+
+def test_a_file_that_is_gone_before_it_is_kept_is_lost(path: Path) -> None:
+    pins = Pins()
+    pin = pins.pin(str(path))
+    path.unlink()
+
+    pins.keep(str(path))
+    path.write_bytes(b"of another queue")
+
+    assert pin.is_lost
+    with pytest.raises(FileNotFoundError):
+        pins.open(pin)
+    with pytest.raises(FileNotFoundError):
+        pins.open_checksums(pin)
+
+
+def test_pinned_files_have_any_descriptor(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon that was started with its stdin closed."""
+    path.with_suffix(".crc").write_bytes(b"checksums")
+    for number in (1, 2):
+        descriptor = FreedDescriptor(monkeypatch)
+        pins = Pins()
+        pin = pins.pin(str(path))
+        before = open_count()
+        descriptor.begin(number)
+
+        pins.keep(str(path))
+        assert read(pins, pin) == b"records"
+        fd, _ = pins.open_checksums(pin)
+        assert os.pread(fd, 100, 0) == b"checksums"
+        os.close(fd)
+        pins.release(pin)
+
+        assert descriptor.end()
+        assert open_count() == before

@@ -191,21 +191,20 @@ def test_a_copy_has_the_due_times_of_its_moment(
 ) -> None:
     monkeypatch.setattr(due_log, "_ROTATE_BYTES", 36)
     log = DueLog(tmp_path, "t:c", NOW_NS)
-    assert not log.open_copy(NOW_NS).has_files
     log.add([FIRST], NOW_NS + SECOND_NS, NOW_NS, are_unread=True)
     log.add([SECOND], NOW_NS + 5 * SECOND_NS, NOW_NS, are_unread=True)  # in another file
     assert len(list(tmp_path.iterdir())) == 2
-    copy = log.open_copy(NOW_NS + SECOND_NS)
-    assert copy.has_files
-    unread = log.open_copy(NOW_NS)
+    copies = [log.open_copy(NOW_NS + SECOND_NS), log.open_copy(NOW_NS)]
     log.add([THIRD], NOW_NS + 9 * SECOND_NS, NOW_NS, are_unread=True)
 
     log.remove()
 
+    copies.append(log.open_copy(NOW_NS))
+    assert [copy.has_files for copy in copies] == [True, True, False]
     # The first is due.
-    assert copy.read() == {SECOND: NOW_NS + 5 * SECOND_NS}
-    assert not copy.has_files
-    unread.close()
+    assert copies[0].read() == {SECOND: NOW_NS + 5 * SECOND_NS}
+    copies[1].close()
+    assert [copy.has_files for copy in copies] == [False, False, False]
 
 
 @pytest.mark.usefixtures("closes_files")
