@@ -168,7 +168,7 @@ class InFlight:
         if self.on_change is not None:
             self.tell()
         entry = self.entries.pop(message_id, None)
-        if self.twin_count and entry is not None:
+        if self.twin_count:
             self._promote(message_id)
         return entry
 

@@ -65,13 +65,11 @@ ELSEWHERE = {
     "nsqd/cli/go/tail.py": "cli/test_go_names.py",
     "nsqd/cli/go/to_nsq.py": "cli/test_go_names.py",
     # Routes are thin, and their contract is HTTP.
-    "nsqd/api/admin.py": "wire/test_http_api.py",
     "nsqd/api/analytics.py": "wire/test_snapshots.py",
     "nsqd/api/console.py": "wire/test_console.py",
     "nsqd/api/config.py": "wire/test_http_api.py",
     "nsqd/api/limits.py": "wire/test_topic_limits.py",
     "nsqd/api/peek.py": "wire/test_peek.py",
-    "nsqd/api/publish.py": "wire/test_http_publish.py",
     "nsqd/api/router.py": "wire/test_http_api.py",
     "nsqd/api/topics.py": "wire/test_http_api.py",
     # Snapshots are taken of a running daemon.

@@ -577,3 +577,13 @@ def test_a_close_while_files_leave_removes_them(tmp_path: Path) -> None:
     assert rig.broker.close() == []
 
     assert list(tmp_path.iterdir()) == []
+
+
+def test_readers_of_files_are_told_that_the_disk_runs_short(rig: BrokerRig) -> None:
+    told: list[str] = []
+    rig.broker.free_room()
+    rig.broker.on_short_room = told.append
+
+    rig.broker.free_room()
+
+    assert told == ["the disk runs short"]

@@ -242,3 +242,15 @@ def test_syncs_tell_the_last_good_one_the_failures_and_the_oldest_that_runs() ->
     assert (syncs.count, syncs.failed_count) == (2, 1)
     assert syncs.last_success_s > 1e9
     assert syncs.longest_running_s == 0.0
+
+
+def test_a_merged_histogram_has_the_values_of_both() -> None:
+    first, second = Histogram((1.0, 2.0)), Histogram((1.0, 2.0))
+    first.observe(0.5)
+    second.observe(1.5, 2)
+    second.observe(9.0)
+
+    first.merge(second)
+
+    assert (first.counts, first.total, first.count) == ([1, 2, 1], 12.5, 4)
+    assert (second.counts, second.total) == ([0, 2, 1], 12.0)

@@ -85,3 +85,17 @@ def test_creating_makes_no_sense_while_nsqd_dat_fails_or_room_is_short() -> None
     assert health.find_creation_obstacle() == "no space left on device"
     health.run_short("disk almost full")
     assert health.find_creation_obstacle() == "disk almost full"
+
+
+def test_appends_that_succeed_are_told() -> None:
+    health = Health()
+    health.wrote("a", None)  # no listener yet
+    calls: list[str] = []
+    health.on_append = lambda: calls.append(health.status)
+
+    health.wrote("a", NO_SPACE)
+    assert calls == []
+    health.wrote("a", None)
+    health.wrote("b", None)
+
+    assert calls == ["OK", "OK"]

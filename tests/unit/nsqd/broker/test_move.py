@@ -1,5 +1,6 @@
 """MoveSource: which messages it takes from a queue, and that the others stay where they were."""
 
+import errno
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from nsqd.broker import move
 from nsqd.broker.move import MoveSource
 from nsqd.broker.queue.batch import Piece
+from nsqd.broker.queue.message_queue import MessageQueue
 from tests.support.broker_rig import BrokerRig
 
 SIZES = pytest.mark.parametrize("mem_queue_size", [0, 100])
@@ -162,3 +164,70 @@ def test_a_paused_channel_hands_over_what_comes_back(tmp_path: Path) -> None:
     rig.settle()
 
     assert client.bodies == [b"2", b"1"]
+
+
+class FailingTake:
+    """Takes of a queue that fail from a number on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, good_count: int) -> None:
+        self.left = good_count
+        self._take = MessageQueue.take
+        monkeypatch.setattr(MessageQueue, "take", lambda *arguments: self._run(*arguments))
+
+    def _run(self, queue: MessageQueue, max_count: int, max_bytes: int) -> Piece | None:
+        if not self.left:
+            raise OSError(errno.EIO, "Input/output error")
+        self.left -= 1
+        return self._take(queue, max_count, max_bytes)
+
+
+@SIZES
+@KINDS
+@pytest.mark.parametrize("good_count", range(4))
+@pytest.mark.parametrize("kept_count", [0, 4, 8, 12])
+def test_a_disk_that_fails_under_a_step_loses_nothing(
+    tmp_path: Path,
+    mem_queue_size: int,
+    good_count: int,
+    kept_count: int,
+    *,
+    has_channel: bool,
+) -> None:
+    source = make_source(tmp_path, mem_queue_size, has_channel=has_channel)
+    ids = find_ids(source)
+    for start in reversed(range(0, 12, 4)):  # pieces of four, as they were published
+        pieces = source.take_by_id(ids[start : start + 4], 12)
+        for piece in reversed(pieces):
+            source.give_back(piece)
+    ids = find_ids(source)
+    with pytest.MonkeyPatch.context() as patch:
+        FailingTake(patch, good_count)
+        try:
+            kept, taken = source.take_some(12, ids[:kept_count])
+        except OSError:
+            kept, taken = [], []
+        else:
+            assert taken, "a step that takes nothing has the error"
+    for piece in reversed([*kept, *taken]):
+        source.give_back(piece)
+
+    assert find_ids(source) == ids
+
+
+def test_messages_that_are_not_due_yet_are_not_taken(tmp_path: Path) -> None:
+    rig = BrokerRig(tmp_path, mem_queue_size=0)
+    channel = rig.channel()
+    rig.publish(b"later", delay_s=50.0)
+    rig.publish(b"now")
+    records = rig.broker.records()
+    rig.advance(5)
+    assert rig.broker.close() == []
+    again = BrokerRig(tmp_path, mem_queue_size=0, wall_time_ns=rig.scheduler.wall_time_ns())
+    again.broker.load(records)
+    channel = again.channel()
+    source = MoveSource(again.topic(), channel)
+
+    assert bodies_of(take_all(source)) == [b"now"]
+    assert channel.deferred_count == 1
+    again.advance(60)
+    assert bodies_of(take_all(source)) == [b"later"]

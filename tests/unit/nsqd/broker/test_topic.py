@@ -1,11 +1,13 @@
 import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nsqd.broker.errors import ClosedError, DrainingError
 from nsqd.broker.queue.ids import SEQUENCE_COUNT
+from nsqd.broker.queue.message_queue import MessageQueue
 from nsqd.broker.topic import MAX_MESSAGES_PER_PIECE, RETRY_S, Topic, TopicState
 from tests.support.broker_rig import BrokerRig
 
@@ -477,3 +479,52 @@ def _refuse(*_arguments: object) -> int:
 def _note(calls: list[object], arguments: tuple[object, ...]) -> int:
     calls.append(arguments)
     return _refuse()
+
+
+@pytest.mark.parametrize("count", [SEQUENCE_COUNT, SEQUENCE_COUNT + 1, 2 * SEQUENCE_COUNT + 3])
+@pytest.mark.parametrize("has_channel", [False, True])
+def test_more_messages_than_a_block_of_ids_are_deferred_together(
+    rig: BrokerRig, count: int, *, has_channel: bool
+) -> None:
+    if has_channel:
+        rig.channel()
+    rig.publish(*numbers(count), delay_s=5.0)
+    published_ns = rig.scheduler.wall_time_ns()
+    client = rig.client()
+    rig.advance(4.999)
+    assert client.take() == []
+
+    rig.advance(0.002)
+
+    deliveries = client.take()
+    assert [delivery.body for delivery in deliveries] == numbers(count)
+    ids = [delivery.message_id for delivery in deliveries]
+    assert ids == sorted(set(ids))
+    assert {(each.timestamp_ns, each.attempts) for each in deliveries} == {(published_ns, 1)}
+    assert (rig.topic().message_count, rig.topic().depth) == (count, 0)
+
+
+@pytest.mark.parametrize("failing", ["t", "t:c", "both"])
+def test_a_stop_tells_every_queue_that_could_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    rig = BrokerRig(tmp_path)
+    channel = rig.channel()
+    topic = rig.topic()
+    topic.pause()
+    rig.publish(b"1")
+
+    queues = {"t": [topic.queue], "t:c": [channel.queue], "both": [topic.queue, channel.queue]}
+    flush = MessageQueue.flush
+
+    def flush_some(queue: MessageQueue, *arguments: Any) -> None:
+        if queue in queues[failing]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        flush(queue, *arguments)
+
+    monkeypatch.setattr(MessageQueue, "flush", flush_some)
+
+    errors = topic.flush()
+
+    assert len(errors) == (2 if failing == "both" else 1)
+    assert all(error.errno == errno.ENOSPC for error in errors)

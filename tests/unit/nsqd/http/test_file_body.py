@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from nsqd.http.file_body import BLOCK_BYTES, MAX_UNSENT_BYTES, FileBody, FileSend
+from nsqd.http.file_body import BLOCK_BYTES, MAX_UNSENT_BYTES, FileBody, FileSend, FileThreads
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.usefixtures("closes_files")
 
@@ -157,3 +158,82 @@ async def test_a_client_that_rests_after_it_has_read_some_has_all_its_time_again
     FileSend(HEAD, body, transport, pool, PATIENCE_S).start(ended.set_result, is_tls=True)
 
     assert await ended is None
+
+
+def test_the_file_of_a_reply_that_is_never_sent_is_closed(path: Path) -> None:
+    body = FileBody(os.open(path, os.O_RDONLY), 0, 5)
+    fd = body.fd
+
+    del body
+
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+
+
+def test_a_file_is_closed_once(path: Path) -> None:
+    body = FileBody(os.open(path, os.O_RDONLY), 0, 5)
+    fd = body.fd
+    body.close()
+    assert os.open(path, os.O_RDONLY) == fd, "another file has the number now"
+
+    body.close()
+
+    os.close(fd)
+
+
+async def test_replies_before_are_sent_before_the_file(
+    path: Path, pool: ThreadPoolExecutor
+) -> None:
+    server_side, client_side = socket.socketpair()
+    server_side.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    transport, _ = await asyncio.get_running_loop().create_connection(
+        asyncio.Protocol, sock=server_side
+    )
+    reader, writer = await asyncio.open_connection(sock=client_side)
+    before = os.urandom(1_000_000)
+    transport.write(before)
+    assert transport.get_write_buffer_size()
+    ended: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+
+    body = FileBody(os.open(path, os.O_RDONLY), 0, len(CONTENT))
+    FileSend(HEAD, body, transport, pool, PATIENCE_S).start(ended.set_result, is_tls=False)
+    got = await reader.readexactly(len(before + HEAD + CONTENT))
+
+    assert got == before + HEAD + CONTENT
+    assert await ended is None
+    transport.close()
+    writer.close()
+
+
+async def test_an_abandoned_file_is_closed_and_its_end_is_not_told(
+    path: Path, pool: ThreadPoolExecutor
+) -> None:
+    transport = RestingTransport(MAX_UNSENT_BYTES + 1)
+    ends: list[Exception | None] = []
+    body = FileBody(os.open(path, os.O_RDONLY), 0, 5)
+    sending = FileSend(HEAD, body, transport, pool, PATIENCE_S)
+    sending.abandon()  # before its start: nothing to end
+    sending.start(ends.append, is_tls=True)
+    for _ in range(20):
+        await asyncio.sleep(0.001)
+    assert body.fd >= 0
+
+    sending.abandon()
+    await until(lambda: body.fd < 0)
+
+    assert ends == []
+    sending.abandon()
+
+
+def test_threads_are_made_when_they_are_needed_and_again_after_a_close() -> None:
+    threads = FileThreads()
+    threads.close()
+    first = threads.pool()
+    assert threads.pool() is first
+
+    threads.close()
+
+    with pytest.raises(RuntimeError, match="shutdown"):
+        first.submit(str)
+    assert threads.pool().submit(str, 5).result() == "5"
+    threads.close()

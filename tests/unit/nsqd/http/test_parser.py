@@ -662,3 +662,18 @@ def test_each_head_and_each_body_has_the_whole_room_for_what_is_not_kept() -> No
     assert not parser.has_refused
     assert [it.body for it in parser.ready] == [b"a"] * 3
     assert parser.request_count == 3
+
+
+@pytest.mark.parametrize("excess", [-1, 0, 1])
+@pytest.mark.parametrize("body_bytes", [1, 9])
+def test_chunks_may_have_eight_bytes_around_each_byte_of_the_body(
+    excess: int, body_bytes: int
+) -> None:
+    allowed_bytes = 2 * LIMITS.max_header_bytes + FEED_SLICE_BYTES + 8 * body_bytes
+    begin = head(b"Transfer-Encoding: chunked") + b"1\r\na\r\n" * (body_bytes - 1)
+    padding = allowed_bytes + excess - len(begin) - len(b"1;\r\na\r\n")
+    parser = make_parser()
+
+    parser.feed(begin + b"1;" + b"x" * padding + b"\r\na\r\n")
+
+    assert parser.has_refused is (excess > 0)

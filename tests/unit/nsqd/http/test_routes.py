@@ -1,5 +1,6 @@
 import pytest
 
+from nsqd.http import routes
 from nsqd.http.routes import (
     JSON_CONTENT_TYPE,
     MAX_CACHED_TARGET_BYTES,
@@ -296,3 +297,17 @@ def test_a_body_in_parts_is_as_long_as_all_of_them() -> None:
     assert b"Content-Length: 11\r\n" in head
     assert b"Content-Type: text/plain; charset=utf-8\r\n" in head
     assert (response.body, list(response.more)) == (b"one", [b"two", b"three"])
+
+
+def test_targets_are_remembered_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "MAX_CACHED_TARGETS", 3)
+    monkeypatch.setattr(routes, "MAX_CACHED_TARGET_BYTES", 4)
+    router = Router()
+    raws = [b"/a", b"/b", b"/ccc"]
+    targets = [router.target(raw) for raw in raws]
+
+    assert [router.target(raw) for raw in raws] == targets
+    assert router.target(b"/long") is not router.target(b"/long")
+    assert [router.target(raw) for raw in raws] == targets
+    router.target(b"/d")  # one too many: all are forgotten
+    assert router.target(b"/a") is not targets[0]

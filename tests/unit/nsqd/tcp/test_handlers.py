@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from nsqd.broker.errors import ClosedError
+from nsqd.broker.errors import ClosedError, DepthLimitError
 from nsqd.tcp.auth import AuthError, Authorization, AuthServers, AuthState
 from nsqd.tcp.read_gate import PauseReason
 from tests.support.broker_rig import BrokerRig
@@ -72,16 +72,37 @@ def test_other_publishes_are_all_or_none(command: bytes, text: bytes) -> None:
     [
         (ClosedError(), b"E_PUB_FAILED PUB failed exiting"),
         (OSError(28, "No space left"), b"E_PUB_FAILED PUB failed no space left"),
+        (DepthLimitError("topic t is full", 0), b"E_PUB_FAILED PUB failed topic t is full"),
     ],
 )
-def test_the_cause_of_a_refusal_is_said(error: Exception, text: bytes) -> None:
+@pytest.mark.parametrize("good_count", [0, 1, 2])
+def test_the_cause_of_a_refusal_is_said(error: Exception, text: bytes, good_count: int) -> None:
     rig = ConnectionRig()
+    for _ in range(good_count):  # the second one and those behind it go a shorter way
+        rig.publish(b"good")
     rig.topic.error = error
 
     rig.publish(b"a")
 
-    assert rig.texts() == [text]
-    assert rig.connection.pub_counts == {}
+    assert rig.texts() == [b"OK"] * good_count + [text]
+    assert rig.connection.pub_counts.get("t", 0) == good_count
+    assert rig.broker.refusal_count == (1 if isinstance(error, DepthLimitError) else 0)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+@pytest.mark.parametrize("room_count", range(7))
+def test_of_a_run_of_dpubs_those_with_room_are_published(count: int, room_count: int) -> None:
+    rig = ConnectionRig()
+    rig.topic.room_count = room_count
+    bodies = [b"%d" % number for number in range(count)]
+
+    rig.send(b"".join(b"DPUB t 5\n" + sized(body) for body in bodies))
+
+    assert rig.topic.bodies == bodies[:room_count]
+    refusals = [] if room_count >= count else [b"E_DPUB_FAILED DPUB failed topic t is full"]
+    assert rig.texts() == [b"OK"] * min(room_count, count) + refusals
+    assert rig.broker.refusal_count == len(refusals)
+    assert rig.connection.pub_counts.get("t", 0) == min(room_count, count)
 
 
 # --- consuming

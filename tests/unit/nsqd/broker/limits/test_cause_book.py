@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from diskqueue.layout import list_queues
-from nsqd.broker.limits import cause_book
+from nsqd.broker.limits import cause_book, causes
 from nsqd.broker.limits.causes import Cause, CauseLog
+from nsqd.broker.queue.receipt import Receipt
 from nsqd.broker.topic import Topic
 from nsqd.config.limits import Limits
 from tests.support.broker_rig import BrokerRig
-from tests.support.limit_counts import SIZES, numbered
+from tests.support.limit_counts import SIZES, numbered, refuse
 
 LIMITS = Limits(max_attempts=1, dead_letter_topic_suffix=".dead")
 FILE = "t.dead.diskqueue.causes"
@@ -346,3 +347,140 @@ def test_causes_and_the_name_of_their_file_become_durable(
     count = len(synced)
     rig.advance(60)
     assert len(synced) == count, "once"
+
+
+def test_causes_that_cannot_be_read_are_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = BrokerRig(tmp_path, limits=LIMITS)
+    kill(rig, b"1")
+
+    monkeypatch.setattr(CauseLog, "find", refuse)
+
+    assert origins(rig) == []
+    assert "TOPIC(t.dead): failed to read causes - [Errno 28]" in caplog.text
+
+
+@pytest.mark.usefixtures("closes_files")
+def test_a_large_file_of_causes_is_closed_by_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(causes, "LARGE_BYTES", 0)
+    rig = BrokerRig(tmp_path, limits=LIMITS)
+    book = rig.broker.causes
+    CauseLog(tmp_path, "x.dead").add([b"%016x" % 1], [Cause("x", "c", "ttl", 1, b"", 1)])
+    book.open("x.dead")
+    rig.scheduler.holds_threads = True
+
+    book.remove("x.dead")
+    assert (book.topic_names, len(rig.scheduler.held_work)) == ([], 1)
+
+    rig.scheduler.finish_thread()
+    rig.settle()
+
+
+def test_a_cause_that_cannot_be_taken_back_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = BrokerRig(tmp_path, limits=LIMITS)
+    topic = rig.topic("t.dead")
+    monkeypatch.setattr(CauseLog, "undo_add", refuse)
+
+    note = rig.broker.causes.begin(topic, [Cause("t", "c", "ttl", 1, b"", 1)])
+    note.undo()  # of nothing
+    assert caplog.text == ""
+    note.add([b"%016x" % 1])
+    note.undo()
+    note.undo()
+
+    assert caplog.text.count("failed to note causes") == 1
+
+
+@pytest.mark.parametrize("error", [None, OSError(errno.EIO, "Input/output error")])
+def test_receipts_wait_for_the_sync_that_has_their_causes(
+    tmp_path: Path, error: OSError | None
+) -> None:
+    rig = BrokerRig(tmp_path, limits=LIMITS)
+    book = rig.broker.causes
+    done: list[str] = []
+    assert book.sync_with(None) is None
+    untouched = Receipt(1)
+    assert book.sync_with(untouched) is untouched, "there is nothing to sync"
+    rig.scheduler.holds_threads = True
+
+    def note(name: str, number: int) -> Receipt:
+        cause = Cause("t", "c", "ttl", 1, b"", 1)
+        book.begin(rig.topic(name), [cause]).add([b"%016x" % number])
+        receipt = Receipt(1)
+        both = book.sync_with(receipt)
+        assert both is not None
+        both.when_done(lambda _: done.append(name))
+        return receipt
+
+    first = note("a.dead", 1)
+    second = note("b.dead", 2)  # behind the sync under way
+    first.settle(None)
+    rig.settle()
+    assert (done, len(rig.scheduler.held_work)) == ([], 1)
+    assert len(book.close()) == 3, "what is not synced yet, and the directory"
+    book._is_closed = False  # noqa: SLF001 - it was asked only
+    rig.scheduler.finish_thread(error)
+    rig.settle()
+    assert done == ["a.dead"]
+
+    second.settle(None)
+    rig.settle()
+    assert (done, len(rig.scheduler.held_work)) == (["a.dead"], 1)
+    rig.scheduler.finish_thread(error)
+    rig.settle()
+
+    assert done == ["a.dead", "b.dead"]
+    assert book.close() == []
+    assert not rig.scheduler.held_work
+
+
+def test_causes_of_messages_in_memory_are_synced_once_after_a_while(tmp_path: Path) -> None:
+    rig = BrokerRig(tmp_path, limits=LIMITS)
+    book = rig.broker.causes
+    topic = rig.topic("t.dead")
+    timers = len(rig.scheduler.pending_timers)
+    rig.scheduler.holds_threads = True
+    for number in range(1, 4):
+        book.begin(topic, [Cause("t", "c", "ttl", 1, b"", 1)]).add([b"%016x" % number])
+        assert book.sync_with(None) is None
+
+    whens = [timer.when - rig.scheduler.now for timer in rig.scheduler.pending_timers]
+    assert len(whens) == timers + 2, "one to sync, one to look for causes that are not needed"
+    assert {2.0, cause_book.LOOK_S} <= set(whens)
+    rig.advance(2.0)
+    assert len(rig.scheduler.held_work) == 1
+    assert book.sync_with(None) is None, "the sync under way has them"
+    rig.scheduler.finish_thread()
+    rig.advance(5.0)
+
+    assert not rig.scheduler.held_work
+
+
+@pytest.mark.parametrize("place", ["topic", "line", "channel", "deferred", "in flight", "none"])
+def test_a_topic_holds_messages_wherever_they_are(tmp_path: Path, place: str) -> None:
+    rig = BrokerRig(tmp_path)
+    topic = rig.topic()
+    if place == "topic":
+        rig.publish(b"1")
+    elif place == "line":
+        topic.hand_over.line_count = 1
+    elif place == "channel":
+        rig.channel()
+        rig.publish(b"1")
+    elif place == "deferred":
+        rig.channel()
+        rig.publish(b"1", delay_s=9.0)
+    elif place == "in flight":
+        rig.client()
+        rig.publish(b"1")
+    else:
+        client = rig.client()
+        rig.publish(b"1")
+        client.finish(*[delivery.message_id for delivery in client.take()])
+
+    assert cause_book.holds_messages(topic) is (place != "none")

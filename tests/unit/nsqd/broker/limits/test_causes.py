@@ -3,12 +3,14 @@
 import errno
 import os
 import tempfile
+import zlib
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from diskqueue import layout
 from nsqd.broker.limits import causes
 from nsqd.broker.limits.causes import Cause, CauseLog
 
@@ -160,3 +162,51 @@ def test_a_reason_of_a_later_release_is_unknown(tmp_path: Path) -> None:
     log.add([id_of(1)], [cause_of(1)._replace(reason="boredom")])
 
     assert log.find([id_of(1)])[id_of(1)].reason == "unknown"
+
+
+@pytest.mark.parametrize("count", [1, 5, 64, 65, 100])
+@pytest.mark.parametrize("torn_count", [0, 1, 2, 5])
+def test_entries_that_a_crash_has_spoilt_are_written_over(
+    tmp_path: Path, count: int, torn_count: int
+) -> None:
+    fill(CauseLog(tmp_path, "t.dead"), *range(count))
+    [path] = tmp_path.iterdir()
+    data = bytearray(path.read_bytes())
+    for number in range(1, min(torn_count, count) + 1):
+        data[len(data) - number * SIZE + 30] ^= 1
+    path.write_bytes(data)
+    left = count - min(torn_count, count)
+    log = CauseLog(tmp_path, "t.dead")
+
+    fill(log, left)
+
+    assert known(log, *range(200)) == list(range(left + 1))
+    assert path.stat().st_size == (left + 1) * SIZE
+    assert list(tmp_path.iterdir()) == [path], "the ids go on growing"
+
+
+def test_a_large_file_that_cannot_be_removed_is_not_left_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = CauseLog(tmp_path, "t.dead")
+    fill(log, *range(causes.LARGE_BYTES // SIZE + 1))
+
+    def refuse(_path: str) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(layout, "remove", refuse)
+
+    with pytest.raises(OSError, match="Input/output"):
+        log.remove()
+
+
+def test_an_entry_is_what_the_page_says(tmp_path: Path) -> None:
+    log = CauseLog(tmp_path, "t.dead")
+    log.add([id_of(9)], [Cause("t", "c", "attempts", 258, id_of(7), 3)])
+
+    [path] = tmp_path.iterdir()
+    data = path.read_bytes()
+    assert data[:32] == id_of(9) + id_of(7)
+    assert data[32:44] == bytes([0, 0, 0, 0, 0, 0, 0, 3, 1, 2, data[42], 1])
+    assert data[44:108] == b"c" + bytes(63)
+    assert data[108:] == zlib.crc32(data[:108]).to_bytes(4, "big")

@@ -402,3 +402,176 @@ class TestLimbo:
         assert has_room(limbo)
         receipts[1].settle(None)
         assert safe == messages(b"a", b"b"), "cleared before the disk had it"
+
+
+class Mailbox:
+    """A dead-letter topic that takes letters, refuses them, or has receipts for them."""
+
+    def __init__(self) -> None:
+        self.published: list[tuple[str, list[bytes], bool]] = []
+        self.error: Exception | None = None
+        self.receipts: list[Receipt] = []
+        self.is_durable = False
+
+    def publish(self, name: str, letters: DeadLetters) -> Receipt | None:
+        if self.error is not None:
+            raise self.error
+        self.published.append((name, list(letters.bodies), letters.is_stored))
+        if not self.is_durable:
+            return None
+        self.receipts.append(Receipt(1))
+        return self.receipts[-1]
+
+
+class TestMailbox:
+    """One limbo with a mailbox; `safe` has the bodies of which the queue was told."""
+
+    def setup_method(self) -> None:
+        self.scheduler = FakeScheduler()
+        self.mailbox = Mailbox()
+        self.safe: list[bytes] = []
+        self.limbo = Limbo(
+            "t.dead",
+            ("t", "c"),
+            self.mailbox.publish,
+            self.scheduler,
+            lambda messages: self.safe.extend(message[3] for message in messages),
+        )
+
+    def add(self, *bodies: bytes, stored: str = "") -> None:
+        """Add messages; `stored` has a 1 for each that is on disk."""
+        marks = stored or "0" * len(bodies)
+        self.limbo.add(
+            [
+                (b"0123456789abcdef", 1, 1, body, 7 if mark == "1" else None)
+                for body, mark in zip(bodies, marks, strict=True)
+            ],
+            "ttl",
+        )
+
+    def test_messages_in_memory_and_on_disk_are_published_apart_and_in_order(self) -> None:
+        self.add(*numbered(7), stored="0011101")
+        self.scheduler.settle()
+
+        parts = [(bodies, is_stored) for _, bodies, is_stored in self.mailbox.published]
+        assert parts == [
+            ([b"0", b"1"], False),
+            ([b"2", b"3", b"4"], True),
+            ([b"5"], False),
+            ([b"6"], True),
+        ]
+        assert (self.safe, len(self.limbo)) == (numbered(7), 0)
+
+    def test_many_are_published_a_step_in_each_turn(self) -> None:
+        step = dead_letter.MAX_MESSAGES_PER_STEP
+        self.add(*numbered(2 * step + 1))
+        counts = [len(self.safe)]
+        while not self.scheduler.is_idle:
+            self.scheduler.turn()
+            counts.append(len(self.safe))
+
+        assert counts == [step, 2 * step, 2 * step + 1]
+        assert self.safe == numbered(2 * step + 1)
+
+    def test_steps_of_a_cleared_limbo_publish_nothing(self) -> None:
+        step = dead_letter.MAX_MESSAGES_PER_STEP
+        self.add(*numbered(step + 5))
+        assert len(self.limbo.clear()) == 5
+        self.scheduler.settle()
+        assert len(self.safe) == step
+
+        self.add(b"new")  # at once: no step is planned any more
+
+        assert self.safe[step:] == [b"new"]
+        assert self.scheduler.is_idle
+
+    def test_letters_that_come_while_steps_are_planned_wait_behind_the_others(self) -> None:
+        step = dead_letter.MAX_MESSAGES_PER_STEP
+        self.add(*numbered(step + 1))
+        self.add(b"later")
+        assert len(self.safe) == step
+        self.scheduler.settle()
+
+        assert self.safe == [*numbered(step + 1), b"later"]
+
+    def test_refused_letters_are_tried_again_after_a_while_and_in_order(self) -> None:
+        self.mailbox.error = ClosedError()
+        self.add(b"1")
+        self.add(b"2")
+        assert (len(self.limbo), len(self.scheduler.pending_timers)) == (2, 1)
+        assert [message[3] for message in self.limbo.copy()] == [b"1", b"2"]
+        self.scheduler.advance(dead_letter.RETRY_S)
+        assert len(self.scheduler.pending_timers) == 1, "refused again"
+        self.mailbox.error = None
+        self.scheduler.advance(dead_letter.RETRY_S * 0.99)
+        assert self.safe == []
+
+        self.scheduler.advance(dead_letter.RETRY_S * 0.02)
+
+        assert (self.safe, len(self.limbo)) == ([b"1", b"2"], 0)
+        assert self.scheduler.pending_timers == []
+
+    @pytest.mark.parametrize("way", ["clear", "move"])
+    def test_a_limbo_that_is_cleared_or_moved_has_no_timer(self, way: str) -> None:
+        self.mailbox.error = ClosedError()
+        self.add(b"1")
+        moved: list[bytes] = []
+
+        if way == "clear":
+            left = self.limbo.clear()
+        else:
+            left = self.limbo.move("other", lambda them: moved.extend(it[3] for it in them))
+
+        assert [message[3] for message in left] == [b"1"]
+        assert (self.scheduler.pending_timers, len(self.limbo)) == ([], 0)
+        self.mailbox.error = None
+        self.add(b"2")
+        assert self.mailbox.published == [("other" if moved else "t.dead", [b"2"], False)]
+        assert (self.safe, moved) == (([], [b"2"]) if moved else ([b"2"], []))
+
+    def test_the_queue_is_told_when_the_letters_are_synced(self) -> None:
+        self.mailbox.is_durable = True
+        self.add(b"1")
+        self.add(b"22", b"33")
+        assert (len(self.limbo), self.safe) == (3, [])
+
+        self.mailbox.receipts[1].settle(None)
+        assert (len(self.limbo), self.safe) == (1, [b"22", b"33"])
+        self.mailbox.receipts[0].settle(OSError(errno.EIO, "Input/output error"))
+        assert (len(self.limbo), self.safe) == (1, [b"22", b"33"])
+        self.scheduler.advance(dead_letter.RETRY_S)
+        self.mailbox.receipts[2].settle(None)
+
+        assert (len(self.limbo), self.safe) == (0, [b"22", b"33", b"1"])
+
+    def test_the_sync_of_letters_that_were_cleared_is_not_told(self) -> None:
+        self.mailbox.is_durable = True
+        self.add(b"1")
+        assert [message[3] for message in self.limbo.clear()] == [b"1"]
+
+        self.mailbox.receipts[0].settle(None)
+
+        assert (len(self.limbo), self.safe) == (0, [])
+
+    @pytest.mark.parametrize("is_durable", [False, True])
+    @pytest.mark.parametrize("bound", ["COUNT", "BYTES"])
+    def test_room_ends_at_the_bound_and_comes_again(
+        self, monkeypatch: pytest.MonkeyPatch, bound: str, *, is_durable: bool
+    ) -> None:
+        kind = "UNSYNCED" if is_durable else "REFUSED"
+        monkeypatch.setattr(dead_letter, f"MAX_{kind}_{bound}", 4 if bound == "COUNT" else 8)
+        self.mailbox.is_durable = is_durable
+        self.mailbox.error = None if is_durable else ClosedError()
+
+        self.add(b"11", b"22", b"33")
+        rooms = [has_room(self.limbo)]
+        self.add(b"44")
+        rooms.append(has_room(self.limbo))
+        if is_durable:
+            self.mailbox.receipts[1].settle(None)
+        else:
+            self.mailbox.error = None
+            self.scheduler.advance(dead_letter.RETRY_S)
+        rooms.append(has_room(self.limbo))
+
+        assert rooms == [True, False, True]
