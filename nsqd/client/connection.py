@@ -66,6 +66,8 @@ class Connection(asyncio.Protocol):
         self._last_received = self._loop.time()
         self._watch: asyncio.TimerHandle | None = None
         self._reason = ""
+        # Whether the end of our commands is written: a transport takes no bytes after it.
+        self._has_written_eof = False
         self._ended = self._make_future()
 
     @property
@@ -121,7 +123,7 @@ class Connection(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         """Send commands; after the end they are dropped, as the owner is about to hear of it."""
         transport = self._transport
-        if transport is not None and not transport.is_closing():
+        if transport is not None and not transport.is_closing() and not self._has_written_eof:
             transport.write(data if self._codec is None else self._codec.encode(data))
 
     def abort(self, reason: str) -> None:
@@ -144,6 +146,7 @@ class Connection(asyncio.Protocol):
         try:
             async with asyncio.timeout(_FAREWELL_S):
                 if transport.can_write_eof():
+                    self._has_written_eof = True
                     transport.write_eof()
                     await asyncio.shield(self._ended)
         except TimeoutError:

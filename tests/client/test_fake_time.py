@@ -10,7 +10,7 @@ import pytest
 from nsqd.client import Consumer, Message, Producer, PublishError
 from tests.support.fake_time.lookupd import FakeLookupd
 from tests.support.fake_time.loop import FakeTimeLoop
-from tests.support.fake_time.nsqd import MSG_TIMEOUT_S, FakeNsqd
+from tests.support.fake_time.nsqd import MSG_TIMEOUT_S, FakeNsqd, Stored
 
 INTERVAL_S = 60.0
 JITTER = 1.3
@@ -228,5 +228,194 @@ def test_no_nsqd_at_all_is_an_error_in_time(play: Play) -> None:
                 await producer.publish("topic", b"x")
             assert loop.time() - started == pytest.approx(30.0, abs=1.1)
             assert caught.value.is_certainly_not_published
+
+    play(scene)
+
+
+def test_a_consumer_that_nobody_asks_keeps_no_more_than_it_may(play: Play) -> None:
+    """nsqd delivers again what waits here for too long: each delivery replaces the one before."""
+
+    async def scene(loop: FakeTimeLoop) -> None:
+        [node] = start_nodes(loop, 1)
+        node.publish([b"%d" % number for number in range(50)])
+        async with Consumer("topic", "ch", nsqd=["nsqd0:4150"], max_in_flight=20) as consumer:
+            await asyncio.sleep(3600.0)
+            assert node.timed_out_count > 1000
+            assert consumer.stats().buffered <= 20
+            assert consumer.stats().in_flight <= 20
+            first = await anext(aiter(consumer))
+            first.fin()
+        assert node.held_count == 49
+
+    play(scene)
+
+
+def test_a_pause_does_not_answer_what_another_consumer_has_by_now(play: Play) -> None:
+    async def scene(loop: FakeTimeLoop) -> None:
+        [node] = start_nodes(loop, 1)
+        node.publish([b"%d" % number for number in range(20)])
+        async with (
+            Consumer("topic", "ch", nsqd=["nsqd0:4150"], max_in_flight=20) as slow,
+            Consumer("topic", "ch", nsqd=["nsqd0:4150"], max_in_flight=0) as other,
+        ):
+            begun = await anext(aiter(slow))
+            await until(lambda: slow.stats().received == 20, 1.0)
+            slow.set_max_in_flight(1)
+            other.set_max_in_flight(20)
+            await until(lambda: other.stats().received == 19, MSG_TIMEOUT_S + 1.0)
+            await asyncio.sleep(0.01)  # They came here a moment after nsqd had sent them.
+            slow.set_max_in_flight(0)
+            await asyncio.sleep(1.0)
+            assert slow.stats().late == 0
+            assert slow.stats().in_flight == 1
+            begun.fin()
+            taken = [await anext(aiter(other)) for _ in range(19)]
+            for message in taken:
+                message.fin()
+            await until(lambda: node.held_count == 0, 1.0)
+            assert other.stats().late == 0
+
+    play(scene)
+
+
+def test_a_pause_and_its_end_in_one_turn_lose_nothing(play: Play) -> None:
+    async def scene(loop: FakeTimeLoop) -> None:
+        nodes = start_nodes(loop, 2)
+        for node in nodes:
+            node.publish([b"%s %d" % (node.host.encode(), number) for number in range(20)])
+        addresses = [f"{node.host}:{node.port}" for node in nodes]
+        seen: set[bytes] = set()
+        async with Consumer("topic", "ch", nsqd=addresses, max_in_flight=10) as consumer:
+            messages = aiter(consumer)
+            while len(seen) < 40:
+                message = await anext(messages)
+                consumer.set_max_in_flight(0)
+                consumer.set_max_in_flight(10)
+                seen.add(message.body)
+                message.fin()
+            await until(lambda: not any(node.held_count for node in nodes), 1.0)
+            assert consumer.stats().late == 0
+            assert consumer.stats().finished == 40
+
+    play(scene)
+
+
+def test_a_pause_leaves_letters_under_way_and_handlers_alone(play: Play) -> None:
+    """What was begun is answered once, by its handler or as a dead letter, also after a pause."""
+
+    async def scene(loop: FakeTimeLoop) -> None:
+        [node] = start_nodes(loop, 1)
+        node.publish([b"%d" % number for number in range(20)])
+        released = asyncio.Event()
+        given_up: list[bytes] = []
+        handled: list[bytes] = []
+
+        async def give_up(message: Message) -> None:
+            given_up.append(message.body)
+            await released.wait()
+
+        async def handle(message: Message) -> None:
+            handled.append(message.body)
+            await released.wait()
+
+        consumer = Consumer(
+            "topic", "ch", nsqd=["nsqd0:4150"], max_in_flight=20, max_attempts=1, on_give_up=give_up
+        )
+        node.queue[0].attempts = 1  # This one was delivered before.
+        running = asyncio.create_task(consumer.run(handle, concurrency=3, signals=()))
+        await until(lambda: len(handled) == 3 and consumer.stats().received == 20, 1.0)
+        consumer.set_max_in_flight(0)
+        await until(lambda: len(node.queue) == 16, 1.0)  # three handlers, one letter
+        assert consumer.stats().in_flight == 4
+        released.set()
+        await until(lambda: consumer.stats().in_flight == 0, 1.0)
+        assert (consumer.stats().finished, consumer.stats().given_up) == (4, 1)
+        assert len(node.queue) == 16
+        assert given_up == [b"0"]
+        await consumer.close()
+        await running
+        assert consumer.stats().late == 0
+        assert node.held_count == 16
+
+    play(scene)
+
+
+def test_a_pause_while_it_closes_answers_nothing_twice(play: Play) -> None:
+    async def scene(loop: FakeTimeLoop) -> None:
+        [node] = start_nodes(loop, 1)
+        node.publish([b"%d" % number for number in range(20)])
+        consumer = Consumer("topic", "ch", nsqd=["nsqd0:4150"], max_in_flight=20)
+        consumer.start()
+        begun = await anext(aiter(consumer))
+        await until(lambda: consumer.stats().received == 20, 1.0)
+        closing = asyncio.create_task(consumer.close(grace=5.0))
+        await asyncio.sleep(0)
+        consumer.set_max_in_flight(0)
+        consumer.set_max_in_flight(20)
+        await asyncio.sleep(1.0)
+        assert len(node.queue) == 19
+        begun.fin()
+        await closing
+        assert node.held_count == 19
+        assert consumer.stats().late == 0
+
+    play(scene)
+
+
+def test_a_heartbeat_that_comes_when_all_is_said_is_not_answered(play: Play) -> None:
+    """A transport refuses bytes after its end of file: nsqd was too slow to close first."""
+
+    async def scene(loop: FakeTimeLoop) -> None:
+        failures: list[dict[str, Any]] = []
+        loop.set_exception_handler(lambda _loop, context: failures.append(context))
+        [node] = start_nodes(loop, 1)
+        consumer = Consumer("topic", "ch", nsqd=["nsqd0:4150"])
+        consumer.start()
+        await asyncio.sleep(29.5)  # The first heartbeat is due after 30 s.
+        node.freeze()
+        closing = asyncio.create_task(consumer.close())
+        await asyncio.sleep(1.5)  # CLS has had its second, and the end of file is written
+        node.thaw()
+        await closing
+        assert failures == []
+
+    play(scene)
+
+
+def test_connections_for_dead_letters_end_with_their_use(play: Play) -> None:
+    """Nsqds come and go: a consumer does not call each that ever had a dead letter for ever."""
+
+    async def scene(loop: FakeTimeLoop) -> None:
+        nodes = start_nodes(loop, 3)
+        addresses = [f"{node.host}:{node.port}" for node in nodes]
+        consumer = Consumer(
+            "topic", "ch", nsqd=addresses, max_attempts=1, dead_letter_topic="topic.dead"
+        )
+
+        def client_counts() -> list[int]:
+            return [len(node.clients) for node in nodes]
+
+        async def handle(message: Message) -> None:
+            """The fake nsqd has one queue: dead letters come back as messages."""
+
+        running = asyncio.create_task(consumer.run(handle, signals=()))
+        await until(lambda: client_counts() == [1, 1, 1], 1.0)
+        for node in nodes:
+            node.requeue(Stored(b"%016x" % 6, b"poison", attempts=1))
+        await until(lambda: consumer.stats().given_up == 3, 5.0)
+        assert client_counts() == [2, 2, 2]
+        await asyncio.sleep(30.0)
+        nodes[0].requeue(Stored(b"%016x" % 7, b"poison", attempts=1))
+        await asyncio.sleep(45.0)  # the others have had none for more than a minute
+        assert client_counts() == [2, 1, 1]
+        nodes[1].requeue(Stored(b"%016x" % 8, b"poison", attempts=1))
+        await until(lambda: consumer.stats().given_up == 5, 1.0)
+        assert client_counts() == [2, 2, 1]
+        await consumer.close()
+        await running
+        await asyncio.sleep(1.0)
+        assert client_counts() == [0, 0, 0]
+        assert not loop.open_ends
+        assert loop.timer_count == 0
 
     play(scene)

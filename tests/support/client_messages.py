@@ -33,6 +33,10 @@ class FakeOrigin:
         """Note a TOUCH."""
         self.answers.append(("TOUCH", message.id))
 
+    def forget(self, message: Message) -> None:
+        """Note a message that waited too long."""
+        self.answers.append(("forgotten", message.id))
+
     def answer_lost(self, message: Message) -> None:
         """Note an answer that could not be sent."""
         self.answers.append(("lost", message.id))

@@ -135,6 +135,22 @@ class Inbox:
         if self._takers and self._messages:
             self._wake(len(self._messages))
 
+    def drop_expired(self) -> None:
+        """Forget the messages that waited for too long: nsqd delivers them again.
+
+        Without it a program that takes none for hours would have every delivery of them here.
+        """
+        now = self._loop.time()
+        waiting = self._messages
+        for _ in range(len(waiting)):
+            message = waiting.popleft()
+            if message.state is not BUFFERED:
+                continue
+            if message.deadline <= now:
+                self._expire(message)
+            else:
+                waiting.append(message)
+
     def clear(self) -> None:
         """Forget the messages that wait here; their links give them back."""
         self._messages.clear()
@@ -155,6 +171,7 @@ class Inbox:
 
     def _expire(self, message: Message) -> None:
         message.state = EXPIRED
+        message.origin.forget(message)
         self.expired_count += 1
 
     def _wake(self, count: int) -> None:

@@ -243,6 +243,10 @@ class Link:
         self.touched_count += 1
         self._send_soon(wire.encode_touches([message.id]))
 
+    def forget(self, message: Message) -> None:
+        """Drop a message that waited too long to be handed out: nsqd has it no longer in flight."""
+        del self.in_flight[message.id]
+
     def answer_lost(self, message: Message) -> None:
         """Report an answer whose connection has ended."""
         self._owner.answer_late(self, message.id, "the connection was lost")
@@ -275,10 +279,13 @@ class Link:
         self.return_buffered()
 
     def return_buffered(self) -> None:
-        """Send REQ 0 for the messages that were not handed out."""
-        ids = [each.id for each in self.in_flight.values() if each.state is BUFFERED]
-        for message_id in ids:
-            self.in_flight.pop(message_id).state = ANSWERED
+        """Send REQ 0 for the messages that were not handed out, if nsqd still waits for it."""
+        now = self._loop.time()
+        waiting = [each for each in self.in_flight.values() if each.state is BUFFERED]
+        for message in waiting:
+            message.state = ANSWERED
+            del self.in_flight[message.id]
+        ids = [message.id for message in waiting if message.deadline > now]
         if ids:
             self._send_soon(wire.encode_reqs(ids, 0))
 

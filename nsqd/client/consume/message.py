@@ -81,6 +81,9 @@ class Origin(Protocol):
     def touch(self, message: Message) -> None:
         """Send TOUCH."""
 
+    def forget(self, message: Message) -> None:
+        """Drop a message that waited too long to be handed out."""
+
     def answer_lost(self, message: Message) -> None:
         """Note an answer that no connection can carry."""
 

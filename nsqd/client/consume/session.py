@@ -233,6 +233,7 @@ class Session:
 
     def _tick(self) -> None:
         self.flow.apply()
+        self.inbox.drop_expired()
         if self._has_auto_touch:
             now = self._loop.time()
             for link in self._links.values():
