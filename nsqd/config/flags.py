@@ -33,8 +33,11 @@ _MAX_WARNINGS = 1000
 _MAX_SHOWN_KEY = 64
 _SYNTAX = (
     "Flags are written --flag=value, --flag value or -flag=value, booleans --flag or --flag=false."
-    " Durations look like 250ms, 1m30s or 1.5h. The TOML file of --config holds the same options,"
-    ' with underscores for dashes: msg_timeout = "90s". Flags win over the file.'
+    " Durations look like 250ms, 1m30s or 1.5h."
+)
+_FILE_SYNTAX = (
+    " The TOML file of --config holds the same options, with underscores for dashes:"
+    ' msg_timeout = "90s". Flags win over the file.'
 )
 
 
@@ -198,6 +201,7 @@ def load(
     *,
     program: str,
     warnings: list[str] | None = None,
+    rest: list[str] | None = None,
 ) -> OptionsT:
     """Read argv, then the file that --config names, into the dataclass.
 
@@ -205,12 +209,18 @@ def load(
 
     Args:
         warnings: gets a line for each key of the file that no option has; nsqd ignores those.
+        rest: gets the arguments behind the flags; nsqd ignores those too.
 
     Raises:
         CommandLineExit: help was asked for, or argv is wrong.
         ConfigError: the config file is missing or wrong.
     """
-    given = _parse_argv(options, argv, program)
+    remaining = deque(argv)
+    given = _parse_argv(options, remaining, program)
+    if rest is not None:
+        if remaining and remaining[0] == "--":
+            remaining.popleft()
+        rest += remaining
     path = given.get("config")
     if path and not given.get("version"):
         assert isinstance(path, str)
@@ -265,12 +275,11 @@ def version_text(program: str) -> str:
 
 
 def _parse_argv(
-    options: "type[DataclassInstance]", argv: Sequence[str], program: str
+    options: "type[DataclassInstance]", remaining: deque[str], program: str
 ) -> dict[str, object]:
-    """Return the given options by field name."""
+    """Return the given options by field name, and take them off."""
     by_name = {item.name: (field, item) for field, item in declared_flags(options).items()}
     given: dict[str, object] = {}
-    remaining = deque(argv)
 
     def fail(text: str) -> NoReturn:
         raise CommandLineExit(2, f"{text}\n{usage(options, program)}")
@@ -384,12 +393,14 @@ def _convert(declared: Flag, value: object) -> object:
 
 def usage(options: "type[DataclassInstance]", program: str) -> str:
     """Return the help: every flag under its group's heading, with type, default and meaning."""
+    declared_by_name = declared_flags(options)
+    syntax = _SYNTAX + _FILE_SYNTAX if "config" in declared_by_name else _SYNTAX
     lines = [
         f"Usage: {program} [--flag=value ...]",
         "",
-        *textwrap.wrap(_SYNTAX, _USAGE_COLUMNS, break_on_hyphens=False),
+        *textwrap.wrap(syntax, _USAGE_COLUMNS, break_on_hyphens=False),
     ]
-    for declared in declared_flags(options).values():
+    for declared in declared_by_name.values():
         if declared.heading is not None:
             lines += ["", f"{declared.heading}:"]
         noun = "" if declared.kind is BOOL else f" <{declared.noun}>"

@@ -126,7 +126,7 @@ def test_flags_and_defaults_are_those_of_go(
     ours = shell.run(tool, "-h", code=0).stderr.decode()
 
     for name in re.findall(r"^  -([a-z-]+)", theirs, re.MULTILINE):
-        assert f"-{name}" in ours
+        assert re.search(rf"^  --{name}( |$)", ours, re.MULTILINE)
     for name, default in re.findall(r"^  -([a-z-]+) .*\n.*\(default (.*)\)$", theirs, re.MULTILINE):
         line = re.search(rf"-{name}\b.*?(?=\n +-|\Z)", ours, re.DOTALL)
         assert line is not None
@@ -139,3 +139,72 @@ def test_environment_and_contexts_change_nothing(shell: Shell) -> None:
     shell.nsq("context", "select", "x")
 
     shell.run("nsq_tail", "--topic=t", code=1)
+
+
+NO_NSQD = f"{ADDRESS}=127.0.0.1:1"
+CONSUMERS = {
+    "nsq_tail": (),
+    "nsq_to_file": (),
+    "nsq_to_http": ("--post=http://127.0.0.1:1/",),
+    "nsq_to_nsq": ("--destination-nsqd-tcp-address=127.0.0.1:1", "--destination-topic=d"),
+}
+
+
+@pytest.mark.parametrize("tool", ["nsq_tail", "nsq_to_http", "nsq_to_nsq"])
+def test_an_nsqd_that_is_not_there_at_the_start_ends_it_with_1(
+    shell: Shell, find_go_tool: FindTool, tool: str
+) -> None:
+    """A script that waits for its nsqd hears of it; nsq_to_file waits, where Go's does nothing."""
+    argv = ("--topic=t", NO_NSQD, *CONSUMERS[tool])
+
+    theirs = shell.run(find_go_tool(tool), *argv, code=1)
+    ours = shell.run(tool, *argv, code=1)
+
+    assert b"refused" in theirs.stderr
+    assert b"127.0.0.1:1" in ours.stderr
+    assert b"Traceback" not in ours.stderr
+
+
+@pytest.mark.parametrize("tool", CONSUMERS)
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--max-in-flight=-1",
+        "--consumer-opt=sample_rate,200",
+        "--consumer-opt=heartbeat_interval,1ms",
+        "--consumer-opt=tls_root_ca_file,/no/such/file",
+    ],
+)
+def test_values_that_cannot_be_used_are_told_and_end_it_with_1(
+    shell: Shell, tool: str, flag: str
+) -> None:
+    done = shell.run(tool, "--topic=t", NO_NSQD, *CONSUMERS[tool], flag, code=1)
+
+    assert b"Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_nsq_to_file_takes_no_arguments(shell: Shell, find_go_tool: FindTool) -> None:
+    argv = ("--topic=t", NO_NSQD, "extra", "--gzip")
+
+    theirs = shell.run(find_go_tool("nsq_to_file"), *argv, code=1)
+    ours = shell.run("nsq_to_file", *argv, code=1)
+
+    assert b"unknown arguments: [extra --gzip]" in theirs.stderr
+    assert ours.stderr == b"unknown arguments: [extra --gzip]\n"
+
+
+@pytest.mark.parametrize("tool", ["to_nsq", "nsq_stat", *CONSUMERS])
+def test_help_tells_of_no_flag_that_is_not_there(shell: Shell, tool: str) -> None:
+    assert b"--config" not in shell.run(tool, "-h", code=0).stderr
+
+
+def test_the_log_on_stderr_tells_of_connections(shell: Shell, daemon: DaemonProcess) -> None:
+    daemon.publish("t", b"one")
+
+    done = shell.run(
+        "nsq_tail", "--topic=t", "--channel=c", "-n=1", f"{ADDRESS}={daemon.tcp_address}"
+    )
+
+    assert done.stdout == b"one\n"
+    assert b"subscribed nsqd=" + daemon.tcp_address.encode() in done.stderr

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nsqd.client import Consumer, Message, Producer, PublishError
+from nsqd.client import Consumer, Message, NsqError, Producer, PublishError
 from tests.support.fake_time.lookupd import FakeLookupd
 from tests.support.fake_time.loop import FakeTimeLoop
 from tests.support.fake_time.nsqd import MSG_TIMEOUT_S, FakeNsqd, Stored
@@ -417,5 +417,26 @@ def test_connections_for_dead_letters_end_with_their_use(play: Play) -> None:
         assert client_counts() == [0, 0, 0]
         assert not loop.open_ends
         assert loop.timer_count == 0
+
+    play(scene)
+
+
+def test_an_nsqd_that_must_be_there_ends_the_consumer_at_the_first_try_only(play: Play) -> None:
+    async def scene(loop: FakeTimeLoop) -> None:
+        [node] = start_nodes(loop, 1)
+        consumer = Consumer("topic", "ch", nsqd=["nsqd0:4150", "gone:4150"], must_connect=True)
+        async with consumer:
+            with pytest.raises(NsqError, match="gone:4150"):
+                await anext(aiter(consumer))
+
+        async with Consumer("topic", "ch", nsqd=["nsqd0:4150"], must_connect=True) as consumer:
+            await until(lambda: consumer.stats().connections == 1, 1.0)
+            node.kill()
+            await asyncio.sleep(60.0)
+            node.start()
+            node.publish([b"later"])
+            message = await anext(aiter(consumer))
+            assert message.body == b"later"
+            message.fin()
 
     play(scene)

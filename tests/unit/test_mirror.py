@@ -63,7 +63,6 @@ ELSEWHERE = {
     "nsqd/cli/watch/top.py": "cli/test_watching.py",
     "nsqd/cli/go/stat.py": "cli/test_go_names.py",
     "nsqd/cli/go/tail.py": "cli/test_go_names.py",
-    "nsqd/cli/go/to_nsq.py": "cli/test_go_names.py",
     # Routes are thin, and their contract is HTTP.
     "nsqd/api/analytics.py": "wire/test_snapshots.py",
     "nsqd/api/console.py": "wire/test_console.py",

@@ -17,6 +17,7 @@ from nsqd.cli.go.options import (
     VERSION,
     UsageError,
     check_addresses,
+    check_max_in_flight,
     log_give_up,
     parse,
     read_go_nsq,
@@ -99,7 +100,16 @@ class Options:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run nsq_to_file and return its exit code."""
-    return run_tool(lambda: _run(parse(Options, argv, PROGRAM)))
+    return run_tool(lambda: _run(_parse(argv)))
+
+
+def _parse(argv: Sequence[str] | None) -> Options:
+    rest: list[str] = []
+    options = parse(Options, argv, PROGRAM, rest)
+    if rest:
+        # Of Go's tools this one alone looks at them.
+        raise UsageError(f"unknown arguments: [{' '.join(rest)}]")
+    return options
 
 
 def _run(options: Options) -> int:
@@ -128,7 +138,8 @@ def _run(options: Options) -> int:
     )
     target = Target(nodes, options.lookupd_http_address)
     try:
-        loop.run(write_files(_make_archive(options), plan, target))
+        archive = _make_archive(options)
+        loop.run(write_files(archive, plan, target), is_verbose=archive.is_verbose)
     except CliError as error:
         raise UsageError(str(error), error.code) from error
     return 0
@@ -172,6 +183,7 @@ def _check(options: Options) -> re.Pattern[str] | None:
     ):
         if value <= 0:
             raise UsageError(f"--{name} should be positive")
+    check_max_in_flight(options.max_in_flight)
     check_addresses(options.nsqd_tcp_address, options.lookupd_http_address, "nsqd-tcp-address")
     if not 1 <= options.gzip_level <= 9:
         raise UsageError(f"invalid --gzip-level value ({options.gzip_level}), should be 1-9")

@@ -16,6 +16,7 @@ from nsqd.cli.go.options import (
     VERSION,
     UsageError,
     check_addresses,
+    check_max_in_flight,
     log_give_up,
     parse,
     read_go_nsq,
@@ -124,9 +125,10 @@ def _run(options: Options) -> int:
             Topics((options.topic,)),
             options.channel,
             options.max_in_flight,
-            {"user_agent": f"{PROGRAM}/{VERSION[1:]}", **consumer},
+            {"user_agent": f"{PROGRAM}/{VERSION[1:]}", "must_connect": True, **consumer},
         )
-        loop.run(deliver(plan, consuming, Target(nodes, options.lookupd_http_address)))
+        target = Target(nodes, options.lookupd_http_address)
+        loop.run(deliver(plan, consuming, target), is_verbose=True)
     except (CliError, ValueError) as error:
         raise UsageError(str(error)) from error
     return 0
@@ -142,6 +144,7 @@ def _check(options: Options) -> None:
         raise UsageError("--content-type only used with --post")
     if not options.content_type:
         raise UsageError("--content-type requires a value when used")
+    check_max_in_flight(options.max_in_flight)
     check_addresses(options.nsqd_tcp_address, options.lookupd_http_address, "nsqd-tcp-address")
     if not options.get and not options.post:
         raise UsageError("--get or --post required")

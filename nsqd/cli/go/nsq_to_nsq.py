@@ -15,6 +15,7 @@ from nsqd.cli.go.options import (
     VERSION,
     UsageError,
     check_addresses,
+    check_max_in_flight,
     log_give_up,
     parse,
     read_go_nsq,
@@ -115,9 +116,14 @@ def _run(options: Options) -> int:
             Topics(options.topic),
             options.channel,
             options.max_in_flight,
-            {"user_agent": agent, **consumer.consumer_options(on_give_up=log_give_up)},
+            {
+                "user_agent": agent,
+                "must_connect": True,
+                **consumer.consumer_options(on_give_up=log_give_up),
+            },
         )
-        loop.run(forward(plan, consuming, Target(nodes, options.lookupd_http_address)))
+        target = Target(nodes, options.lookupd_http_address)
+        loop.run(forward(plan, consuming, target), is_verbose=True)
     except (CliError, ValueError) as error:
         raise UsageError(str(error)) from error
     return 0
@@ -133,6 +139,7 @@ def _check(options: Options) -> None:
         raise UsageError("--destination-topic is invalid")
     if not is_valid_channel_name(options.channel):
         raise UsageError("--channel is invalid")
+    check_max_in_flight(options.max_in_flight)
     check_addresses(options.nsqd_tcp_address, options.lookupd_http_address, "nsqd-tcp-address")
     if not options.destination_nsqd_tcp_address:
         raise UsageError("--destination-nsqd-tcp-address required")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from nsqd import PROTOCOL_VERSION
 from nsqd.client import BackoffPolicy, Message
-from nsqd.client.settings import Tls
+from nsqd.client.settings import Settings, Tls
 from nsqd.config.flags import CommandLineExit, load
 from nsqd.config.kinds import parse_bool, parse_duration
 
@@ -30,13 +30,21 @@ class UsageError(Exception):
         self.code = code
 
 
-def parse(options: type[OptionsT], argv: Sequence[str] | None, program: str) -> OptionsT:
+def parse(
+    options: type[OptionsT],
+    argv: Sequence[str] | None,
+    program: str,
+    rest: list[str] | None = None,
+) -> OptionsT:
     """Read the command line.
+
+    Args:
+        rest: gets the arguments behind the flags.
 
     Raises:
         CommandLineExit: help was asked for, or a flag is wrong.
     """
-    return load(options, sys.argv[1:] if argv is None else argv, program=program)
+    return load(options, sys.argv[1:] if argv is None else argv, program=program, rest=rest)
 
 
 def run_tool(main: Callable[[], int]) -> int:
@@ -62,10 +70,20 @@ class GoNsqConfig:
     max_in_flight: int | None = None
 
     def connection_options(self) -> dict[str, Any]:
-        """Return the keyword arguments of producers and consumers."""
+        """Return the keyword arguments of producers and consumers.
+
+        Raises:
+            UsageError: values that cannot be used; exit code 1, as in Go.
+        """
         options = dict(self.connection)
         if self.tls.pop("tls_v1", False) or self.tls:
             options["tls"] = Tls(**self.tls)
+        try:
+            settings = Settings(**options)
+            if settings.tls is not None:
+                settings.tls.make_context()
+        except (ValueError, OSError) as error:
+            raise UsageError(str(error)) from error
         return options
 
     def consumer_options(self, *, on_give_up: Callable[[Message], None]) -> dict[str, Any]:
@@ -189,6 +207,16 @@ def log_give_up(message: Message) -> None:
     """Tell of a message that `--consumer-opt=max_attempts,N` gives up."""
     text = f"message {message.id.decode()} given up after {message.attempts - 1} attempts"
     print(f"{text}, {len(message.body)} bytes", file=sys.stderr)
+
+
+def check_max_in_flight(count: int) -> None:
+    """Want no negative number.
+
+    Raises:
+        UsageError: it is.
+    """
+    if count < 0:
+        raise UsageError(f"invalid MaxInFlight ! {count} < 0")
 
 
 def check_addresses(nsqds: Sequence[str], lookupds: Sequence[str], name: str) -> None:

@@ -13,6 +13,7 @@ from nsqd.cli.go.options import (
     VERSION,
     UsageError,
     check_addresses,
+    check_max_in_flight,
     log_give_up,
     parse,
     read_go_nsq,
@@ -65,6 +66,7 @@ def _run(options: Options) -> int:
         print(f"{PROGRAM} {VERSION}")
         return 0
     config = read_go_nsq(options.consumer_opt, "consumer-opt")
+    check_max_in_flight(options.max_in_flight)
     check_addresses(options.nsqd_tcp_address, options.lookupd_http_address, "nsqd-tcp-address")
     if not options.topic:
         raise UsageError("--topic required")
@@ -85,12 +87,13 @@ def _run(options: Options) -> int:
         is_quiet=True,
         consumer_options={
             "user_agent": f"{PROGRAM}/{VERSION[1:]}",
+            "must_connect": True,
             **config.consumer_options(on_give_up=log_give_up),
         },
     )
     target = Target(nodes, options.lookupd_http_address)
     try:
-        return loop.run(Tail(plan, target, _TIMEOUT_S).run())
+        return loop.run(Tail(plan, target, _TIMEOUT_S).run(), is_verbose=True)
     except CliError as error:
         raise UsageError(str(error)) from error
     except BrokenPipeError:

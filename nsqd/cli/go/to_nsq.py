@@ -81,23 +81,39 @@ async def _publish(options: Options, config: GoNsqConfig) -> int:
     )
     delimiter = options.delimiter.encode()
     splitter = Splitter(delimiter)
+    pace = Pace(options.rate)
     held = b""  # A newline at the end of the bytes read: dropped if nothing follows.
     async with producer:
         async for data in read_stdin(stop):
             data = held + data
             held = b"\n" if data.endswith(b"\n") and delimiter != b"\n" else b""
-            await _send(producer, options, splitter.feed(data.removesuffix(held)))
-        await _send(producer, options, splitter.finish())
+            await _send(producer, options.topic, pace, splitter.feed(data.removesuffix(held)))
+        await _send(producer, options.topic, pace, splitter.finish())
     return 0
 
 
-async def _send(producer: Producer, options: Options, bodies: list[bytes]) -> None:
-    if options.rate <= 0:
-        await producer.publish_many(options.topic, bodies)
+async def _send(producer: Producer, topic: str, pace: Pace, bodies: list[bytes]) -> None:
+    if not pace.is_limited:
+        await producer.publish_many(topic, bodies)
         return
-    running = asyncio.get_running_loop()
-    due = running.time()
     for body in bodies:
-        await asyncio.sleep(max(0.0, due - running.time()))
-        await producer.publish(options.topic, body)
-        due = max(due + 1 / options.rate, running.time() - 1 / options.rate)
+        await pace.wait()
+        await producer.publish(topic, body)
+
+
+class Pace:
+    """When the next message may leave, however the input comes: by the line or by the megabyte."""
+
+    def __init__(self, rate: int) -> None:
+        """Args: rate: messages a second; 0 or less for any number."""
+        self.is_limited = rate > 0
+        self._step_s = 1 / rate if rate > 0 else 0.0
+        self._due = 0.0
+
+    async def wait(self) -> None:
+        """Wait for the turn of one message. Turns that passed without input are not made up for."""
+        running = asyncio.get_running_loop()
+        await asyncio.sleep(max(0.0, self._due - running.time()))
+        # A timer that is a little late does not lower the rate; a pause begins anew.
+        is_pause = running.time() - self._due >= self._step_s
+        self._due = (running.time() if is_pause else self._due) + self._step_s

@@ -50,6 +50,7 @@ class Consumer:
         requeue_delay: float = 90.0,
         max_requeue_delay: float = 900.0,
         lookupd_interval: float = 60.0,
+        must_connect: bool = False,
         observer: Observer | None = None,
         **options: Unpack[ConnectionOptions],
     ) -> None:
@@ -67,6 +68,8 @@ class Consumer:
             backoff: None receives at full speed, even if handlers fail.
             requeue_delay: seconds until a message comes again whose handler failed, times its
                 attempts, but no more than `max_requeue_delay`.
+            must_connect: whether an nsqd of `nsqd` that lets nobody in at the first try ends the
+                consumer with its error; otherwise it is called again and again.
             options: the fields of Settings.
 
         Raises:
@@ -90,6 +93,7 @@ class Consumer:
         self._has_auto_touch = auto_touch
         self._policy = backoff
         self._delays = RequeueDelays(requeue_delay, max_requeue_delay)
+        self._must_connect = must_connect
         self._observer = observer or Observer()
         self._context = self._settings.tls.make_context() if self._settings.tls else None
         self._dead_letters = DeadLetters(dead_letter_topic, on_give_up, self._observer, options)
@@ -132,6 +136,7 @@ class Consumer:
             policy=self._policy,
             delays=self._delays,
             discovery=self._discovery,
+            must_connect=self._must_connect,
         )
         self._session.start(self._addresses)
 

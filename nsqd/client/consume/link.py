@@ -99,6 +99,7 @@ class Link:
         self.is_gone = False
         # Whether nsqlookupd told of it: other nsqds are called for ever.
         self.is_found = False
+        self.has_ever_subscribed = False
         # Messages that nsqd has in flight here, by id.
         self.in_flight: dict[bytes, Message] = {}
         self._settings = settings
@@ -177,6 +178,7 @@ class Link:
             self._take_error(data)
         elif self.state is LinkState.SUBSCRIBING and data == wire.OK:
             self.state = LinkState.SUBSCRIBED
+            self.has_ever_subscribed = True
             self.last_error = None
             self._owner.link_up(self)
         elif data == wire.CLOSE_WAIT and not self._close_wait.done():

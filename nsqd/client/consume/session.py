@@ -50,6 +50,7 @@ class Session:
         policy: BackoffPolicy | None,
         delays: RequeueDelays,
         discovery: Discovery | None,
+        must_connect: bool,
     ) -> None:
         """Prepare on the running loop; `start` connects."""
         self._links: dict[Address, Link] = {}
@@ -66,6 +67,7 @@ class Session:
         self._has_auto_touch = has_auto_touch
         self._delays = delays
         self._discovery = discovery
+        self._must_connect = must_connect
         self._stats = ConsumerStats()
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
@@ -151,8 +153,10 @@ class Session:
         _logger.warning("no connection nsqd=%s error=%s", link.nsqd, error)
         if self._discovery is not None:
             self._discovery.hurry()
-        if not self._has_ever_subscribed and all(
-            isinstance(each.last_error, _LASTING) for each in self._links.values()
+        is_refused = self._must_connect and not link.is_found and not link.has_ever_subscribed
+        if is_refused or (
+            not self._has_ever_subscribed
+            and all(isinstance(each.last_error, _LASTING) for each in self._links.values())
         ):
             self.inbox.close(error)
 
