@@ -107,7 +107,8 @@ def _print_rich(
     from rich.table import Table
 
     console = Console(no_color=not is_coloured, highlight=False)
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    # Without colour no escape sequence at all: what is recorded from a terminal is plain text.
+    table = Table(box=None, pad_edge=False, header_style="bold" if is_coloured else "not bold")
     widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
     least = [
         width if is_number else max(len(head), _MIN_TEXT_COLUMNS)
@@ -121,6 +122,25 @@ def _print_rich(
         shown = [shorten(cell, width) for cell, width in zip(row, widths, strict=True)]
         table.add_row(*map(escape, shown))
     console.print(table)
+
+
+def print_wrapped(label: str, text: str) -> None:
+    """Print a text behind a label: on a terminal in lines that begin below each other."""
+    if not sys.stdout.isatty():
+        print(label + text)
+        return
+    import shutil
+    import textwrap
+
+    lines = textwrap.wrap(
+        text,
+        shutil.get_terminal_size().columns - 1,
+        initial_indent=label,
+        subsequent_indent=" " * len(label),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    print("\n".join(lines) or label)
 
 
 def fit_widths(widths: Sequence[int], least: Sequence[int], room: int) -> list[int]:
@@ -140,6 +160,11 @@ def shorten(text: str, width: int) -> str:
         return text
     tail = max(0, (width - 1) // 2)
     return f"{text[: max(0, width - 1 - tail)]}…{text[len(text) - tail :] if tail else ''}"
+
+
+def cut(text: str, width: int) -> str:
+    """Return the start of a text, with a mark where the rest is left out."""
+    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def plural(count: int, noun: str) -> str:

@@ -46,11 +46,15 @@ class Terminal:
 
 @contextmanager
 def on_terminal(
-    shell: Shell, *argv: str, columns: int = 100, term: str = "xterm-256color"
+    shell: Shell,
+    *argv: str,
+    columns: int = 100,
+    term: str = "xterm-256color",
+    variables: dict[str, str] | None = None,
 ) -> Iterator[Terminal]:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    env = {**environment(shell.home), "TERM": term, "COLUMNS": str(columns)}
+    env = {**environment(shell.home), "TERM": term, "COLUMNS": str(columns), **(variables or {})}
     process = subprocess.Popen(
         command("nsq", *argv), stdin=theirs, stdout=theirs, stderr=theirs, env=env,
         start_new_session=True,
@@ -212,3 +216,43 @@ def test_case_44_peek_shows_escapes_and_does_not_send_them(
     with on_terminal(shell, "peek", "t", "-a", node(our_daemon)) as terminal:
         terminal.wait_for(re.escape(r"\x1b]0;owned\x07[red]\nx"))
         assert "\x1b]0" not in terminal.shown
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_peek_marks_a_body_that_it_cuts(
+    shell: Shell, our_daemon: DaemonProcess, columns: int
+) -> None:
+    body = b"x" * 300
+    our_daemon.publish("t", body, b"short")
+    at = ("peek", "t", "-a", node(our_daemon))
+
+    with on_terminal(shell, *at, columns=columns) as terminal:
+        terminal.wait_for("short")
+        lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.shown).splitlines()
+    assert lines[1].endswith("xxx…")
+    assert max(map(len, lines)) <= columns
+    assert body.decode() in shell.nsq(*at)  # a pipe gets all of it
+
+
+@pytest.mark.parametrize(
+    ("argv", "variables"), [((), {"NO_COLOR": "1"}), (("--color", "never"), {})]
+)
+@pytest.mark.parametrize(
+    "what", [("topic", "ls"), ("channel", "ls"), ("node", "ls"), ("peek", "orders/orders"), ("doctor",)]
+)
+def test_without_colour_a_terminal_gets_no_escapes(
+    shell: Shell,
+    our_daemon: DaemonProcess,
+    what: tuple[str, ...],
+    argv: tuple[str, ...],
+    variables: dict[str, str],
+) -> None:
+    our_daemon.request("POST", "/topic/create?topic=orders")
+    our_daemon.request("POST", "/channel/create?topic=orders&channel=orders")
+    our_daemon.publish("orders", b"orders")
+
+    at = ("-a", node(our_daemon), *argv)
+    with on_terminal(shell, *what, *at, variables=variables) as terminal:
+        terminal.wait_for("orders|127.0.0.1")
+        assert terminal.process.wait(PATIENCE_S) == (what == ("doctor",))
+        assert "\x1b" not in terminal.shown

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 from diskqueue.tools.plain_text import escape_bytes
 from nsqd.cli import arguments, formats, loop
 from nsqd.cli.cluster import Cluster, check, lacks_feature
-from nsqd.cli.output import CliError, ExitCode, print_json, print_table, show_age
+from nsqd.cli.output import CliError, ExitCode, cut, print_json, print_table, show_age
 from nsqd.cli.target import find_target
 from nsqd.client import Message
 
@@ -23,7 +23,6 @@ EXAMPLES: Final = {
   nsq peek orders/billing --count 3
   nsq peek orders/billing --where in_flight --json"""
 }
-_SHOWN_CHARACTERS: Final = 60
 _LEAST_CHARACTERS: Final = 20
 _OTHER_COLUMNS: Final = 56
 
@@ -98,9 +97,11 @@ class Peeked:
 
 def _print(rows: list[tuple[str, dict[str, Any]]], *, is_tsv: bool, colour: str) -> None:
     now_ns = time.time_ns()
-    width = shutil.get_terminal_size().columns
-    # On a terminal a body takes the width that the other columns leave.
-    room = max(_LEAST_CHARACTERS, width - _OTHER_COLUMNS) if sys.stdout.isatty() else None
+    # On a terminal a body takes the width that the other columns leave; elsewhere it is whole.
+    room = sys.maxsize
+    if sys.stdout.isatty() and not is_tsv:
+        width = shutil.get_terminal_size().columns
+        room = max(_LEAST_CHARACTERS, width - _OTHER_COLUMNS)
     table = [
         (
             str(message.get("where", "")),
@@ -108,7 +109,7 @@ def _print(rows: list[tuple[str, dict[str, Any]]], *, is_tsv: bool, colour: str)
             show_age(max(0, now_ns - int(message.get("timestamp", now_ns))) / 1e9),
             int(message.get("attempts", 0)),
             len(_body(message)),
-            escape_bytes(_body(message))[: None if is_tsv else room or _SHOWN_CHARACTERS],
+            cut(escape_bytes(_body(message)), room),
         )
         for _, message in rows
     ]

@@ -16,7 +16,7 @@ from typing import Final
 from diskqueue.tools.plain_text import escape_text
 from nsqd.cli import arguments, loop
 from nsqd.cli.cluster import Cluster
-from nsqd.cli.output import CliError, ExitCode, plural, print_json
+from nsqd.cli.output import CliError, ExitCode, plural, print_json, print_wrapped
 from nsqd.cli.target import Node, Target, find_target
 from nsqd.cli.watch.findings import Facts, Finding, find_all
 
@@ -124,7 +124,7 @@ def _print(
             print_json(found)
         return
     for each in findings:
-        print(escape_text(f"{each.level:<8} {each.where}: {each.text}"))
+        print_wrapped(f"{each.level:<8} ", escape_text(f"{each.where}: {each.text}"))
         if options.fix and each.fix:
             print(escape_text(f"           {each.fix}"))
     problems = sum(each.level == "problem" for each in findings)

@@ -47,6 +47,29 @@ def test_colour_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not output.has_colour(terminal)
 
 
+def test_text_behind_a_label_is_wrapped_on_a_terminal_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "orders/billing: 50 messages and no consumer; a-very-long-name-is-not-broken"
+
+    output.print_wrapped("problem  ", text)
+    assert capsys.readouterr().out == f"problem  {text}\n"
+
+    monkeypatch.setenv("COLUMNS", "41")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    output.print_wrapped("problem  ", text)
+    assert capsys.readouterr().out == (
+        "problem  orders/billing: 50 messages and\n"
+        "         no consumer;\n"
+        "         a-very-long-name-is-not-broken\n"
+    )
+
+
+def test_what_is_cut_is_marked() -> None:
+    assert output.cut("abcdef", 6) == "abcdef"
+    assert output.cut("abcdefg", 6) == "abcde…"
+
+
 def test_sizes_for_people() -> None:
     assert [output.show_bytes(size) for size in (0, 999, 1900, 2_500_000, 3 * 10**12)] == [
         "0 B",
