@@ -3,7 +3,7 @@
 main, commands   argv to a command; the table of all   arguments, consuming   flags they share
 target, contexts where nsqd and nsqlookupd are: flags, environment, saved contexts
 cluster, figures HTTP calls to all nodes; /stats added up           output      tables, JSON, colour
-loop, progress, formats   the event loop; how far a command is; messages as lines
+loop, signals, progress, formats   the event loop and its end; how far it is; messages as lines
 messages, sinks, admin, watch, programs, setup: the commands, by noun      go   Go's names and flags
 
 Each command has EXAMPLES, `add_arguments`, `run`, stands in `commands`, is imported when it runs.

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import sys
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar, cast
+
+from nsqd.cli import signals
 
 _T = TypeVar("_T")
 
@@ -23,6 +26,19 @@ def run(main: Coroutine[Any, Any, _T], *, is_busy: bool = True, is_verbose: bool
     logging.basicConfig(level=level, stream=sys.stderr, format="%(levelname)s: %(message)s")
     with asyncio.Runner(loop_factory=_find_factory() if is_busy else None) as runner:
         return runner.run(main)
+
+
+def end_with_signals(stop: asyncio.Event) -> None:
+    """Have a signal set the event; a second one leaves at once."""
+    running = asyncio.get_running_loop()
+
+    def interrupt(number: int) -> None:
+        if stop.is_set():
+            os._exit(128 + number)
+        stop.set()
+
+    for number in signals.ending():
+        running.add_signal_handler(number, interrupt, number)
 
 
 async def in_thread(function: Callable[..., _T], *args: Any) -> _T:

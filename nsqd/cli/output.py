@@ -23,6 +23,7 @@ class ExitCode(enum.IntEnum):
     TIMEOUT = 4
     FORBIDDEN = 5
     PARTIAL = 6
+    HUNG_UP = 129
     INTERRUPTED = 130
     TERMINATED = 143
 
@@ -75,7 +76,7 @@ def print_table(
     if is_tsv:
         print("\t".join(heads))
         for row in rows:
-            print("\t".join(escape_text(str(cell)) for cell in row))
+            print("\t".join(escape_text(_plain(cell)) for cell in row))
         return
     cells = [[escape_text(show_count(cell)) for cell in row] for row in rows]
     are_numbers = [
@@ -92,6 +93,11 @@ def print_table(
             for cell, width, is_number in zip(row, widths, are_numbers, strict=True)
         ]
         print("  ".join(padded).rstrip())
+
+
+def _plain(cell: object) -> str:
+    """Return a cell for programs, as in JSON."""
+    return str(cell).lower() if isinstance(cell, bool) else str(cell)
 
 
 def _print_rich(
@@ -176,8 +182,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a hint at the name that was probably meant, or nothing."""
     import difflib
 
-    near = difflib.get_close_matches(name, list(known), 1)
-    return f"; did you mean {near[0]}?" if near else ""
+    # Names of channels are compared without their topic, which alone would make them alike.
+    topic = name[: name.rfind("/") + 1]
+    names = [each.removeprefix(topic) for each in known if each.startswith(topic)]
+    near = difflib.get_close_matches(name.removeprefix(topic), names, 1)
+    return f"; did you mean {topic}{near[0]}?" if near else ""
 
 
 def note(text: str, *, is_quiet: bool = False) -> None:

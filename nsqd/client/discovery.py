@@ -38,10 +38,16 @@ class Discovery:
         *,
         interval_s: float = 60.0,
         timeout_s: float = 5.0,
-        headers: dict[str, str] | None = None,
+        auth_secret: str | bytes | None = None,
+        sends_secret: bool | None = None,
         observer: Observer | None = None,
     ) -> None:
-        """Args: topic: None for every nsqd. headers: for every request, such as a token.
+        """Prepare; `run` and `ask` ask.
+
+        Args:
+            topic: None for every nsqd.
+            auth_secret: of the AUTH of nsqd.
+            sends_secret: whether nsqlookupds get it as a token; None for those with https.
 
         Raises:
             ValueError: an address is none.
@@ -49,7 +55,7 @@ class Discovery:
         path = "/nodes" if topic is None else f"/lookup?topic={quote_plus(topic)}"
         self._urls = [lookupd_url(lookupd, path) for lookupd in lookupds]
         self._interval_s = interval_s
-        self._headers = headers or {}
+        self._headers = [make_headers(url, auth_secret, is_sent=sends_secret) for url in self._urls]
         self._observer = observer or Observer()
         self._hurry = asyncio.Event()
         # The nsqds that were told of, and since when none of the nsqlookupds knows them.
@@ -98,7 +104,7 @@ class Discovery:
 
     async def _ask_all(self) -> list[set[Address] | None]:
         """Return the answers; None for an nsqlookupd that gives none."""
-        answers = await asyncio.gather(*map(self._ask_one, self._urls))
+        answers = await asyncio.gather(*map(self._ask_one, self._urls, self._headers))
         if all(answer is None for answer in answers):
             raise DiscoveryError(f"none of {len(self._urls)} nsqlookupds gives a usable answer")
         return answers
@@ -129,9 +135,9 @@ class Discovery:
                 del missing_since[address]
         return gone
 
-    async def _ask_one(self, url: Url) -> set[Address] | None:
+    async def _ask_one(self, url: Url, headers: dict[str, str]) -> set[Address] | None:
         try:
-            reply = await self._http.request("GET", url, headers=self._headers)
+            reply = await self._http.request("GET", url, headers=headers)
             if reply.status == HTTPStatus.NOT_FOUND:
                 return set()  # no nsqd has the topic yet
             if reply.status != HTTPStatus.OK:
@@ -153,6 +159,19 @@ def lookupd_url(lookupd: str, target: str) -> Url:
         return Url.parse(lookupd.rstrip("/") + target)
     address = Address.parse(lookupd, DEFAULT_LOOKUPD_PORT)
     return Url("http", address.host, address.port, target)
+
+
+def make_headers(
+    url: Url, auth_secret: str | bytes | None, *, is_sent: bool | None
+) -> dict[str, str]:
+    """Return the headers of a request: the secret as a token, where it may be sent.
+
+    go-nsq sends it to every nsqlookupd, in the clear; here that has to be asked for.
+    """
+    if not auth_secret or not (url.scheme == "https" if is_sent is None else is_sent):
+        return {}
+    token = auth_secret if isinstance(auth_secret, str) else auth_secret.decode("latin-1")
+    return {"Authorization": f"Bearer {token}"}
 
 
 def read_producers(answer: object) -> set[Address]:

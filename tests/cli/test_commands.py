@@ -66,7 +66,7 @@ def test_a_reader_that_goes_away_ends_it(shell: Shell, daemon: DaemonProcess) ->
     assert found["depth"] > 10_000  # what was not printed waits for the next one
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_a_tail_well(
     shell: Shell, daemon: DaemonProcess, number: signal.Signals
 ) -> None:

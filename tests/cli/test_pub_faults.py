@@ -162,7 +162,7 @@ def test_a_full_disk_keeps_what_was_published(shell: Shell, tmp_path: Path) -> N
     assert found.keys() >= set(lines[: certain_count(full.stderr)])
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_in_a_long_input_tells_what_is_published(
     shell: Shell, durable: DaemonProcess, number: signal.Signals
 ) -> None:

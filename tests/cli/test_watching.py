@@ -238,7 +238,8 @@ def test_peek_marks_a_body_that_it_cuts(
     ("argv", "variables"), [((), {"NO_COLOR": "1"}), (("--color", "never"), {})]
 )
 @pytest.mark.parametrize(
-    "what", [("topic", "ls"), ("channel", "ls"), ("node", "ls"), ("peek", "orders/orders"), ("doctor",)]
+    "what",
+    [("topic", "ls"), ("channel", "ls"), ("node", "ls"), ("peek", "orders/orders"), ("doctor",)],
 )
 def test_without_colour_a_terminal_gets_no_escapes(
     shell: Shell,

@@ -35,6 +35,7 @@ class FakeServer:
 
     def __init__(self, answer: bytes | None) -> None:
         self.answer = answer
+        self.requests: list[bytes] = []
         self._server: asyncio.Server | None = None
 
     async def __aenter__(self) -> str:
@@ -47,7 +48,7 @@ class FakeServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            await reader.readuntil(b"\r\n\r\n")
+            self.requests.append(await reader.readuntil(b"\r\n\r\n"))
             if self.answer is None:
                 await reader.read()
             else:
@@ -83,6 +84,25 @@ async def test_one_good_answer_is_enough() -> None:
 
     assert found == {Address("10.1.2.3", 4150), Address("a", 1)}
     assert set(failures.lookupds) == {garbage, broken, silent, "127.0.0.1:1"}
+
+
+@pytest.mark.parametrize("is_asked_for", [None, True, False])
+async def test_the_secret_of_auth_is_not_sent_in_the_clear_unless_asked_for(
+    is_asked_for: bool | None,  # noqa: FBT001 - drawn
+) -> None:
+    server = FakeServer(http('{"producers":[]}'))
+    async with server as lookupd:
+        consumer = Consumer(
+            "topic",
+            "ch",
+            lookupd=[lookupd],
+            auth_secret="s3cret",
+            lookupd_authorization=is_asked_for,
+        )
+        async with consumer:
+            await until(lambda: server.requests)
+
+    assert (b"Authorization: Bearer s3cret" in server.requests[0]) is (is_asked_for is True)
 
 
 async def test_no_answer_is_an_error() -> None:

@@ -126,6 +126,7 @@ _CONSUMER: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "max_attempts": ("max_attempts", int),
     "default_requeue_delay": ("requeue_delay", _duration),
     "max_requeue_delay": ("max_requeue_delay", _duration),
+    "skip_lookupd_authorization": ("lookupd_authorization", lambda text: not parse_bool(text)),
 }
 # Fields of BackoffPolicy; a longest pause of 0 is no backoff at all.
 _BACKOFF: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
@@ -151,7 +152,6 @@ _IGNORED: Final = frozenset(
         "low_rdy_timeout",
         "rdy_redistribute_interval",
         "max_msg_size",
-        "skip_lookupd_authorization",
     }
 )
 _TLS_VERSIONS: Final = {

@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from nsqd.cli import signals
 from nsqd.cli.messages.pieces import Splitter
 from nsqd.cli.messages.plain import (
-    SIGNALS,
     TICK_S,
     Interrupts,
     LostError,
@@ -70,7 +70,8 @@ class ExpressPub:
         self._waiting: deque[list[bytes]] = deque(self._cut(list(given)))
         self._has_input = not given
         self._handed_over_at = time.monotonic() + TICK_S if has_progress else None
-        self._interrupts = Interrupts(SIGNALS)
+        codes = {number: signals.CODES[number] for number in signals.ending()}
+        self._interrupts = Interrupts(codes)
 
     def run(self) -> bool:
         """Publish; say whether that was all, or `take_rest` has more.

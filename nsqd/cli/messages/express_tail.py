@@ -12,9 +12,9 @@ import select
 import stat
 import time
 from collections import deque
-from signal import SIGHUP, SIGINT, SIGTERM
 from typing import Final
 
+from nsqd.cli import signals
 from nsqd.cli.messages.plain import (
     TICK_S,
     Interrupts,
@@ -99,7 +99,7 @@ class ExpressTail:
         self._rdy = 0
         self._touch_s = 0.0
         self._started = self._last_at = time.monotonic()
-        self._interrupts = Interrupts(dict.fromkeys((SIGINT, SIGTERM, SIGHUP), ExitCode.DONE))
+        self._interrupts = Interrupts(dict.fromkeys(signals.ending(), ExitCode.DONE))
         self._status = StatusLine(self._show_progress, is_quiet=is_quiet)
 
     def run(self) -> ExitCode | None:

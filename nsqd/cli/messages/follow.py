@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,8 +108,7 @@ class Tail:
             CliError: no nsqd lets this consumer in.
         """
         running = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            running.add_signal_handler(number, self._interrupted)
+        loop.end_with_signals(self._stop)
         self._last_at = self._started = running.time()
         for topic in await self._find_topics():
             self._join(topic)
@@ -283,11 +281,6 @@ class Tail:
                     if channel["channel_name"] == self._plan.channel:
                         left += int(channel["depth"]) + int(channel["in_flight_count"])
         return not left
-
-    def _interrupted(self) -> None:
-        if self._stop.is_set():
-            os._exit(ExitCode.INTERRUPTED)
-        self._stop.set()
 
 
 def write_files(directory: Path, messages: Sequence[Message], show: formats.Format) -> None:

@@ -15,10 +15,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from datetime import timedelta
 from typing import Any, Final
 
-from nsqd.cli import loop
+from nsqd.cli import loop, signals
 from nsqd.cli.messages.express_pub import READ_BYTES
 from nsqd.cli.messages.pieces import Splitter, Unframer, fill_template, open_envelope
-from nsqd.cli.messages.plain import SIGNALS
 from nsqd.cli.messages.tally import Tally
 from nsqd.cli.output import CliError, ExitCode
 from nsqd.cli.progress import ProgressLine
@@ -79,8 +78,8 @@ class Job:
             return self._tally.show()
 
         running = asyncio.get_running_loop()
-        for number, code in SIGNALS.items():
-            running.add_signal_handler(number, self._interrupted, code)
+        for number in signals.ending():
+            running.add_signal_handler(number, self._interrupted, signals.CODES[number])
         if self._tally.interrupt is not None:
             return
         try:

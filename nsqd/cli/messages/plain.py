@@ -22,10 +22,6 @@ from nsqd.protocol import client_wire as wire
 
 # So often a command looks at signals and at the clock while nothing happens.
 TICK_S: Final = 0.25
-SIGNALS: Final = {
-    signal.SIGINT: ExitCode.INTERRUPTED,
-    signal.SIGTERM: ExitCode.TERMINATED,
-}
 _INFO_SIGNALS: Final = ("SIGUSR1", "SIGINFO")
 _RECEIVE_BYTES: Final = 1 << 18
 _HEARTBEAT_S: Final = 30.0

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from nsqd.cli import arguments
+from nsqd.cli import arguments, signals
 from nsqd.cli.cluster import Cluster, Outcome
 from nsqd.cli.output import CliError, ExitCode, note
 from nsqd.cli.progress import ProgressLine
@@ -123,7 +123,8 @@ class Intake:
         running = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             running.add_signal_handler(number, self._interrupted, number)
-        running.add_signal_handler(signal.SIGHUP, lambda: self._on_hangup())
+        if self._on_hangup != self._stop.set or signal.SIGHUP in signals.ending():
+            running.add_signal_handler(signal.SIGHUP, lambda: self._on_hangup())
         for topic in self._plan.topics.names:
             self._join(topic, handle)
         helpers: list[asyncio.Task[None]] = []

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from nsqd.cli import arguments, loop
 from nsqd.cli.consuming import consumer_options
-from nsqd.cli.output import CliError, ExitCode, note, print_json, show_bytes
+from nsqd.cli.output import CliError, ExitCode, note, plural, print_json, show_bytes
 from nsqd.cli.sinks import intake
 from nsqd.cli.sinks.budget import ByteBudget
 from nsqd.cli.sinks.files.folders import Folders
@@ -159,8 +159,9 @@ def run(options: argparse.Namespace, _name: str) -> int:
         print_json(report)
     else:
         note(
-            f"{report['messages']:,} messages in {report['files']:,} files,"
-            f" {show_bytes(report['bytes'])}, {report['syncs']:,} syncs, {report['seconds']:.1f} s",
+            f"{plural(report['messages'], 'message')} in {plural(report['files'], 'file')},"
+            f" {show_bytes(report['bytes'])}, {plural(report['syncs'], 'sync')},"
+            f" {report['seconds']:.1f} s",
             is_quiet=options.quiet,
         )
     return ExitCode.DONE

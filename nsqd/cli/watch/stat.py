@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import itertools
 import shutil
-import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -101,9 +100,7 @@ def run(options: argparse.Namespace, _name: str) -> int:
 
 async def _report(options: argparse.Namespace) -> int:
     stop = asyncio.Event()
-    running = asyncio.get_running_loop()
-    for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        running.add_signal_handler(ending, stop.set)
+    loop.end_with_signals(stop)
     history = History(is_by_node=options.by_node)
     code = ExitCode.DONE
     async with Cluster(find_target(options), options.timeout) as cluster:

@@ -17,7 +17,7 @@ from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from nsqd.cli import arguments, loop
+from nsqd.cli import arguments, loop, signals
 from nsqd.cli.cluster import Cluster, Outcome, check
 from nsqd.cli.output import (
     CliError,
@@ -166,7 +166,7 @@ class Top:
 
     def _end_with_signals(self) -> None:
         running = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in signals.ending():
             running.add_signal_handler(number, self._stop.set)
 
     async def _pause(self) -> bool:

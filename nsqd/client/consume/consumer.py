@@ -50,6 +50,7 @@ class Consumer:
         requeue_delay: float = 90.0,
         max_requeue_delay: float = 900.0,
         lookupd_interval: float = 60.0,
+        lookupd_authorization: bool | None = None,
         must_connect: bool = False,
         observer: Observer | None = None,
         **options: Unpack[ConnectionOptions],
@@ -68,6 +69,8 @@ class Consumer:
             backoff: None receives at full speed, even if handlers fail.
             requeue_delay: seconds until a message comes again whose handler failed, times its
                 attempts, but no more than `max_requeue_delay`.
+            lookupd_authorization: whether nsqlookupds get `auth_secret` as a token; None for those
+                with https.
             must_connect: whether an nsqd of `nsqd` that lets nobody in at the first try ends the
                 consumer with its error; otherwise it is called again and again.
             options: the fields of Settings.
@@ -103,7 +106,12 @@ class Consumer:
             from nsqd.client.discovery import Discovery
 
             self._discovery = Discovery(
-                lookupd, topic, interval_s=lookupd_interval, observer=self._observer
+                lookupd,
+                topic,
+                interval_s=lookupd_interval,
+                auth_secret=self._settings.auth_secret,
+                sends_secret=lookupd_authorization,
+                observer=self._observer,
             )
         self._session: Session | None = None
         self._closing: asyncio.Task[None] | None = None

@@ -96,7 +96,8 @@ class Producer:
             # Imported here: without an nsqlookupd the HTTP client would be loaded for nothing.
             from nsqd.client.discovery import Discovery
 
-            self._discovery = Discovery(lookupd, None, observer=self._observer)
+            secret = self._settings.auth_secret
+            self._discovery = Discovery(lookupd, None, auth_secret=secret, observer=self._observer)
         self._stats = ProducerStats()
         self._senders: dict[Sender, asyncio.Task[None]] = {}
         self._queues: list[PublishQueue] = []

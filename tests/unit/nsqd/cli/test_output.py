@@ -16,9 +16,11 @@ def test_a_table_is_aligned_and_plain_when_piped(capsys: pytest.CaptureFixture[s
 
 
 def test_tabs_have_no_separators_of_thousands(capsys: pytest.CaptureFixture[str]) -> None:
-    output.print_table(("name", "depth"), [("a\tb", 1234)], is_tsv=True)
+    heads = ("name", "depth", "paused")
+    output.print_table(heads, [("a\tb", 1234, False), ("c", 0, True)], is_tsv=True)
 
-    assert capsys.readouterr().out == "name\tdepth\na\\tb\t1234\n"
+    shown = "name\tdepth\tpaused\na\\tb\t1234\tfalse\nc\t0\ttrue\n"
+    assert capsys.readouterr().out == shown
 
 
 def test_an_empty_table_has_its_heads(capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,6 +65,14 @@ def test_text_behind_a_label_is_wrapped_on_a_terminal_only(
         "         no consumer;\n"
         "         a-very-long-name-is-not-broken\n"
     )
+
+
+def test_a_name_that_was_probably_meant() -> None:
+    assert output.did_you_mean("ordres", ["orders", "mail"]) == "; did you mean orders?"
+    known = ["orders/billing", "orders/mail", "others/biling"]
+    assert output.did_you_mean("orders/biling", known) == "; did you mean orders/billing?"
+    assert output.did_you_mean("orders/nope", known) == ""
+    assert output.did_you_mean("other/mail", known) == ""
 
 
 def test_what_is_cut_is_marked() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from nsqd.client.address import Address
-from nsqd.client.discovery import lookupd_url, read_producers
+from nsqd.client.discovery import lookupd_url, make_headers, read_producers
 from nsqd.client.errors import DiscoveryError
 
 PRODUCER = {"broadcast_address": "10.0.0.1", "tcp_port": 4150, "http_port": 4151}
@@ -43,3 +43,25 @@ def test_an_nsqlookupd_is_an_address_or_a_url() -> None:
     assert (secure.scheme, secure.port, secure.target) == ("https", 1, "/prefix/nodes")
     with pytest.raises(ValueError, match="not an address"):
         lookupd_url("no host", "/nodes")
+
+
+@pytest.mark.parametrize(
+    ("lookupd", "is_sent", "wanted"),
+    [
+        ("host", None, False),
+        ("https://host", None, True),
+        ("host", True, True),
+        ("https://host", False, False),
+    ],
+)
+def test_the_secret_goes_to_an_nsqlookupd_over_https_or_if_asked_for(
+    lookupd: str,
+    is_sent: bool | None,  # noqa: FBT001 - drawn
+    wanted: bool,  # noqa: FBT001 - drawn
+) -> None:
+    url = lookupd_url(lookupd, "/nodes")
+
+    headers = {"Authorization": "Bearer secret"} if wanted else {}
+    assert make_headers(url, "secret", is_sent=is_sent) == headers
+    assert make_headers(url, b"secret", is_sent=is_sent) == headers
+    assert make_headers(url, None, is_sent=is_sent) == {}

@@ -42,6 +42,8 @@ def test_values_arrive_at_the_client() -> None:
     assert settings.heartbeat_interval == 1.5
     assert settings.tls == Tls(verifies=False)
     assert config.consumer == {"max_attempts": 3}
+    asked = read_go_nsq(["skip_lookupd_authorization,false"], "consumer-opt")
+    assert asked.consumer == {"lookupd_authorization": True}
 
 
 @pytest.mark.parametrize("text", ["nonsense,1", "sample_rate,x", "tls_min_version,tls9"])
