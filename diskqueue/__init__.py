@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         DiskQueueError,
         QueueClosedError,
         RecordTooLargeError,
+        TailUnknownError,
     )
     from diskqueue.queue import DiskQueue
     from diskqueue.reader import ReadRecords
@@ -37,6 +38,7 @@ __all__ = [
     "RecordChunk",
     "RecordTooLargeError",
     "SyncJob",
+    "TailUnknownError",
 ]
 
 # The module of each name, imported with its first use: those who want the envelope, or text for
@@ -52,6 +54,7 @@ _MODULES = {
     "RecordChunk": "append_job",
     "RecordTooLargeError": "errors",
     "SyncJob": "sync_job",
+    "TailUnknownError": "errors",
 }
 
 

@@ -3,6 +3,7 @@
 DiskQueueError
  +-- RecordTooLargeError    the caller's record is outside the size limits
  +-- QueueClosedError       the queue was closed or deleted
+ +-- TailUnknownError       the last records can't be found without reading all
  +-- CorruptMetadataError   a metadata file cannot be parsed
  +-- CorruptSidecarError    a file of finished records cannot be parsed
  +-- CorruptSegmentError    a segment stops being a chain of records
@@ -32,6 +33,13 @@ class QueueClosedError(DiskQueueError):
 
     def __init__(self) -> None:
         super().__init__("exiting")
+
+
+class TailUnknownError(DiskQueueError):
+    """Raised by `peek` for the newest records if no checksum tells where they begin.
+
+    go-diskqueue has written them, or checksums are off: to find them all would have to be read.
+    """
 
 
 class CorruptMetadataError(DiskQueueError):

@@ -340,18 +340,22 @@ class DiskQueue:
         if self._reader.skip_unreadable(self._writer):
             self._progress.unread_count += self._progress.forget_finished()
 
-    def peek(self, max_records: int, max_bytes: int) -> list[bytes]:
+    def peek(self, max_records: int, max_bytes: int, *, is_newest: bool = False) -> list[bytes]:
         """Return the payloads that `read` would give next, which stay unread.
 
         At most max_bytes with their prefixes, but for a single larger one; none behind damage.
 
+        Args:
+            is_newest: those that `read` would give last, the last one first.
+
         Raises:
+            TailUnknownError: where the last records begin is not known.
             OSError: the disk cannot be read.
             QueueClosedError: the queue is closed.
         """
         if not self._is_open:
             raise QueueClosedError
-        return self._reader.peek(max_records, max_bytes)
+        return self._reader.peek(max_records, max_bytes, is_newest=is_newest)
 
     def advance(self, lengths: Sequence[int]) -> int:
         """Count the next unread records as read, for a caller that has them in memory.

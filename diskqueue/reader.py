@@ -23,8 +23,9 @@ from collections.abc import Iterator
 from functools import partial
 
 from diskqueue import layout, salvage
+from diskqueue.checksums.tail import read_tails
 from diskqueue.checksums.verifier import ChecksumFailures, Place, Verdict, Verifier
-from diskqueue.errors import CorruptSegmentError
+from diskqueue.errors import CorruptSegmentError, TailUnknownError
 from diskqueue.intervals import Interval
 from diskqueue.segment import (
     PREFIX_BYTES,
@@ -41,6 +42,8 @@ _BLOCK_BYTES = 4096
 _NO_VERDICT = Verdict(b"", 0)
 # Each may take the disk seconds.
 _MAX_BAD_BLOCKS = 64
+# How much is read to find the newest records where no checksum tells where they are.
+MAX_SCAN_BYTES = 256 * 1024
 
 
 class ReadRecords:
@@ -183,14 +186,30 @@ class Reader:
             self._drop_buffer()
         return buffer, starts, ends
 
-    def peek(self, max_records: int, max_bytes: int) -> list[bytes]:
+    def peek(self, max_records: int, max_bytes: int, *, is_newest: bool = False) -> list[bytes]:
         """Return the next payloads, of this segment and those behind it, without moving.
 
         At most max_bytes with their prefixes, but for a single larger one; none behind damage.
 
+        Args:
+            is_newest: the last payloads, the last one first, as far as checksums tell where they
+                are; without checksums, if little is unread.
+
         Raises:
+            TailUnknownError: where the last ones are is not known.
             OSError: a file cannot be read.
         """
+        if is_newest:
+            found = read_tails(
+                *(self._directory, self._name, self.segment, self.position),
+                max_records=max_records,
+                max_bytes=max_bytes,
+            )
+            if found is None and self.bytes_ahead > MAX_SCAN_BYTES:
+                raise TailUnknownError
+            if found is None:
+                found = self.peek(MAX_SCAN_BYTES, MAX_SCAN_BYTES)[-max_records:][::-1]
+            return found
         scout = Reader(
             *(self._directory, self._name, self.segment, self.position, self._limits),
             self._logger,

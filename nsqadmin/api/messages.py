@@ -73,11 +73,7 @@ class MessageRoutes:
             if not set(where.split(",")) <= PLACES:
                 raise HttpError(400, "INVALID_ARG_WHERE")
             query["where"] = where
-        if order := request.find("order"):
-            if order not in ("newest", "oldest"):
-                raise HttpError(400, "INVALID_ARG_ORDER")
-            if order == "newest":
-                query["order"] = order
+        query |= _find_order(request)
         nodes = self._find_nodes(request.find("node"), topic)
         parts = await asyncio.gather(*(self._ask(node, query, count) for node in nodes))
         messages = [message for found, _ in parts for message in found]
@@ -103,6 +99,7 @@ class MessageRoutes:
             raise HttpError(400, "INVALID_ARG_TOPIC")
         [node] = self._find_nodes(name, topic)
         query = {"format": "json", "topic": topic} | ({"channel": channel} if channel else {})
+        query |= _find_order(request)
         found, error = await self._ask(node, query, MAX_COUNT)
         if error is not None:
             raise HttpError(502, f"UPSTREAM_ERROR: {node.name}: {error}")
@@ -190,6 +187,14 @@ class MessageRoutes:
         if len(body) <= limit:
             return message | {"cut": False}
         return message | {name: body[:limit], "cut": True}
+
+
+def _find_order(request: Request) -> dict[str, str]:
+    """Return what to ask a node for: nothing for the oldest first, all that older nodes know."""
+    order = request.find("order") or "oldest"
+    if order not in ("newest", "oldest"):
+        raise HttpError(400, "INVALID_ARG_ORDER")
+    return {"order": order} if order == "newest" else {}
 
 
 def _find_queue(request: Request) -> tuple[str, str]:

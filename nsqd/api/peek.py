@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from nsqd.api.topics import get_channel, get_topic, get_valid_topic_name, internal_error
+from nsqd.broker.errors import NewestUnknownError
 from nsqd.broker.limits.causes import Cause
 from nsqd.broker.peek import PeekedMessage, Place, peek_channel, peek_topic
 from nsqd.broker.topic import Topic
@@ -22,6 +23,8 @@ from nsqd.node import Node
 
 DEFAULT_COUNT = 10
 MAX_COUNT = 100
+# Said if the files have no checksums, and so all would have to be read to find their end.
+NEWEST_UNKNOWN = "NEWEST_UNKNOWN"
 
 
 class PeekRoutes:
@@ -42,18 +45,22 @@ class PeekRoutes:
 
     def _peek_topic(self, request: Request) -> Response:
         topic = get_topic(self._broker, get_valid_topic_name(request))
-        count, places = _count(request), _places(request)
+        count, places, is_newest = _count(request), _places(request), _is_newest(request)
         try:
-            messages = peek_topic(topic, count, places)
+            messages = peek_topic(topic, count, places, is_newest=is_newest)
+        except NewestUnknownError as error:
+            raise HttpError(409, NEWEST_UNKNOWN) from error
         except OSError as error:
             raise internal_error("peek into", topic.name, error) from error
         return self._reply(request, topic, {"topic": topic.name}, messages)
 
     def _peek_channel(self, request: Request) -> Response:
         topic, channel = get_channel(self._broker, *get_names(request))
-        count, places = _count(request), _places(request)
+        count, places, is_newest = _count(request), _places(request), _is_newest(request)
         try:
-            messages = peek_channel(channel, count, places)
+            messages = peek_channel(channel, count, places, is_newest=is_newest)
+        except NewestUnknownError as error:
+            raise HttpError(409, NEWEST_UNKNOWN) from error
         except OSError as error:
             raise internal_error("peek into", f"{topic.name}:{channel.name}", error) from error
         names = {"topic": topic.name, "channel": channel.name}
@@ -160,6 +167,13 @@ def _places(request: Request) -> Iterable[Place]:
         return [Place(name) for name in text.split(",")]
     except ValueError as error:
         raise HttpError(400, "INVALID_ARG_WHERE") from error
+
+
+def _is_newest(request: Request) -> bool:
+    order = request.find("order") or "oldest"
+    if order not in ("oldest", "newest"):
+        raise HttpError(400, "INVALID_ARG_ORDER")
+    return order == "newest"
 
 
 def _refuse(_request: Request) -> Response:

@@ -108,7 +108,7 @@ def list_extensions(node: Node) -> list[str]:
     names.append("replay")  # and the origin of dead letters in a peek
     names.append("stats_delta")
     if PeekRoutes(node).is_open:
-        names.append("peek")
+        names += ("peek", "peek_newest")
     if node.broker.archives is not None:
         names.append("archive")
     return sorted(names)

@@ -38,6 +38,10 @@ class NotInFlightError(Exception):
     """The message is not in flight in this channel, or is at another consumer."""
 
 
+class NewestUnknownError(Exception):
+    """Which messages on disk are the newest can't be told without reading all of them."""
+
+
 class SlowDiskError(OSError):
     """An append to disk could take long: a thread has to make it."""
 

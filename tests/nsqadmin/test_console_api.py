@@ -209,13 +209,28 @@ async def test_messages_are_looked_at_and_published(
     only = await admin.get(f"/api/v2/messages?topic=orders&channel=mail&node={second}&count=1")
     assert [message["node"] for message in only["messages"]] == [second]
     newest = await admin.get("/api/v2/messages?topic=orders&channel=mail&order=newest")
-    if "peek_newest" not in (await admin.get("/api/v2/nodes"))["nodes"][0]["extensions"]:
-        assert newest["node_list"][0]["error"].startswith("NOT_SUPPORTED")
+    assert [message["node"] for message in newest["messages"]] == [second, second, first]
     # A look changes nothing.
     assert (await cluster.nsqds[0].channel("orders", "mail"))["depth"] == 1
     deferred = {"topic": "orders", "body": "later", "defer_ms": 60_000}
     assert (await admin.request("POST", "/api/v2/messages", deferred)).status == 200
     assert sum([(await n.channel("orders", "mail"))["deferred_count"] for n in cluster.nsqds]) == 1
+
+
+async def test_a_new_message_behind_a_hundred_others_is_found_in_the_newest_order(
+    cluster: Cluster, start_admin: StartAdmin
+) -> None:
+    await cluster.create("orders", "mail")
+    admin = await start_admin(**cluster.options, peek_max_body=2)
+    await cluster.nsqds[0].publish("orders", *(b"body %d" % number for number in range(150)))
+    await admin.round()
+
+    found = await admin.get("/api/v2/messages?topic=orders&channel=mail&count=1&order=newest")
+    [newest] = found["messages"]
+    path = f"/api/v2/messages/{cluster.nodes[0]}/{newest['id']}?topic=orders&channel=mail"
+
+    assert (await admin.get(f"{path}&order=newest"))["body"] == "body 149"
+    assert (await admin.request("GET", path)).error == (404, "MESSAGE_NOT_FOUND")
 
 
 async def test_publishes_that_are_refused(cluster: Cluster, start_admin: StartAdmin) -> None:

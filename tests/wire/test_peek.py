@@ -43,6 +43,31 @@ async def test_topic(nsqd: RunningDaemon, http: HttpClient) -> None:
     assert "body" not in third
 
 
+@pytest.mark.parametrize("mem_queue_size", [10_000, 2, 0])
+async def test_the_newest_first(start_nsqd: StartNsqd, mem_queue_size: int) -> None:
+    nsqd = await start_nsqd(mem_queue_size=mem_queue_size)
+    await nsqd.publish("t", *(b"%d" % number for number in range(50)))
+
+    async with await HttpClient.connect(("127.0.0.1", nsqd.daemon.http_port)) as http:
+        newest = await peek(http, "/topic/peek?topic=t&order=newest&count=3")
+        oldest = await peek(http, "/topic/peek?topic=t&order=oldest&count=3")
+
+    assert [each["body"] for each in newest] == ["49", "48", "47"]
+    assert [each["body"] for each in oldest] == ["0", "1", "2"]
+
+
+async def test_the_newest_of_a_long_file_without_checksums_are_not_known(
+    start_nsqd: StartNsqd,
+) -> None:
+    nsqd = await start_nsqd(mem_queue_size=0, disk_checksums=False)
+    await nsqd.publish("t", *[bytes(1000)] * 6000)
+
+    async with await HttpClient.connect(("127.0.0.1", nsqd.daemon.http_port)) as http:
+        reply = await http.get("/topic/peek?topic=t&order=newest")
+        assert reply.error == (409, "NEWEST_UNKNOWN")
+        assert len(await peek(http, "/topic/peek?topic=t&where=disk")) == 10
+
+
 async def test_channel_shows_what_waits_is_in_flight_and_deferred(
     nsqd: RunningDaemon, http: HttpClient
 ) -> None:
@@ -119,6 +144,7 @@ async def test_count(nsqd: RunningDaemon, http: HttpClient, query: str, count: i
         ("/topic/peek?topic=t&count=1000000000", 400, "INVALID_ARG_COUNT"),
         ("/topic/peek?topic=t&count=000000001000000000", 400, "INVALID_ARG_COUNT"),
         ("/topic/peek?topic=t&where=nowhere", 400, "INVALID_ARG_WHERE"),
+        ("/topic/peek?topic=t&order=newer", 400, "INVALID_ARG_ORDER"),
     ],
 )
 async def test_errors(

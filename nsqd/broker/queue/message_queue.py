@@ -280,21 +280,24 @@ class MessageQueue:
         self.memory.enter(piece, at_front=True)
 
     def iter_loaded(
-        self, *, in_memory: bool = True, on_disk: bool = True
+        self, *, in_memory: bool = True, on_disk: bool = True, is_backward: bool = False
     ) -> Iterator[tuple[Message, bool]]:
         """Give the messages in memory from the front on, and whether each is on disk too.
 
         Args:
             in_memory, on_disk: whether those without and those with a record are wanted. The others
                 are passed over piece by piece, and the look ends after `MAX_PASSED_PIECES`.
+            is_backward: from the back on.
         """
         if not (in_memory and self.memory.count) and not (on_disk and self.memory.kept_count):
             return
         passed_count = 0
-        for piece in self.memory.pieces:
+        pieces = self.memory.pieces
+        for piece in reversed(pieces) if is_backward else pieces:
             is_on_disk = piece.is_on_disk
             if on_disk if is_on_disk else in_memory:
-                for index in range(piece.start, piece.stop):
+                indexes = range(piece.start, piece.stop)
+                for index in reversed(indexes) if is_backward else indexes:
                     [message] = piece.batch.messages(index, index + 1)
                     yield message, is_on_disk
             else:

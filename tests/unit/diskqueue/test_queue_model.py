@@ -196,6 +196,14 @@ class QueueMachine(RuleBasedStateMachine):
         assert found == self.records[self.read_count : self.read_count + len(found)]
         assert bool(found) == (self.read_count < len(self.records))
 
+    @rule(max_records=st.integers(1, 15), max_bytes=st.integers(1, 400))
+    def peek_newest(self, max_records: int, max_bytes: int) -> None:
+        found = self.queue.peek(max_records, max_bytes, is_newest=True)
+        unread = self.records[self.read_count :]
+        assert found == unread[::-1][: len(found)]
+        assert len(found) <= max_records
+        assert bool(found) == bool(unread)
+
     @precondition(lambda self: self.read_count > 0)
     @rule(data=st.data())
     def commit_some(self, data: st.DataObject) -> None:

@@ -406,6 +406,17 @@ def test_peek_stops_at_damage_and_leaves_it_to_the_reader(tmp_path: Path) -> Non
     assert queue.depth == 25
 
 
+def test_the_newest_are_what_read_gives_last(tmp_path: Path) -> None:
+    queue = open_filled(tmp_path, 25)
+
+    peeked = queue.peek(12, ALL, is_newest=True)
+
+    assert peeked == [payload(index) for index in range(24, 12, -1)]
+    assert (queue.depth, queue.outstanding_count) == (25, 0)
+    assert queue.peek(100, ALL, is_newest=True) == drain(queue)[::-1]
+    assert queue.peek(100, ALL, is_newest=True) == []
+
+
 def test_peek_at_a_closed_queue_fails(tmp_path: Path) -> None:
     queue = open_filled(tmp_path, 1)
     queue.close()

@@ -44,6 +44,21 @@ def test_what_overflows_is_shown_behind_as_on_disk(tmp_path: Path) -> None:
     assert places(peeked) == [Place.MEMORY] * 2 + [Place.DISK] * 98
 
 
+def test_the_newest_come_from_the_back_of_the_queue(tmp_path: Path) -> None:
+    rig = ChannelRig(tmp_path, mem_queue_size=2)
+    sent = [b"%d" % number for number in range(300)]
+    for body in sent:
+        rig.put(body)
+
+    peeked = peek_channel(rig.channel, 300, ALL, is_newest=True)
+
+    assert bodies(peeked) == sent[::-1]
+    assert places(peeked) == [Place.DISK] * 298 + [Place.MEMORY] * 2
+    assert bodies(peek_channel(rig.channel, 3, ALL, is_newest=True)) == sent[:-4:-1]
+    assert bodies(peek_channel(rig.channel, 1, [Place.MEMORY], is_newest=True)) == [b"1"]
+    assert bodies(peek_channel(rig.channel, 300, ALL)) == sent
+
+
 def test_what_only_the_disk_holds_is_shown(tmp_path: Path) -> None:
     rig = ChannelRig(tmp_path, mem_queue_size=0)
     sent = [b"%d" % number for number in range(300)]

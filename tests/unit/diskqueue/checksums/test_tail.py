@@ -1,0 +1,95 @@
+"""The last records of a queue: found by the end of checksum files, and never by reading all."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from diskqueue import DiskQueue, TailUnknownError
+from diskqueue.layout import checksum_path
+from tests.unit.diskqueue.queue_files import RECORD_BYTES, payload, segment_path
+
+ALL = 1 << 20
+SEGMENT_RECORDS = 40_000
+
+
+def newest(queue: DiskQueue, count: int) -> list[int]:
+    """The numbers in the last bodies."""
+    return [int(each[26:]) for each in queue.peek(count, ALL, is_newest=True)]
+
+
+def body(number: int) -> bytes:
+    return payload(0)[:26] + b"%d" % number
+
+
+def fill(directory: Path, count: int, *, has_checksums: bool = True) -> DiskQueue:
+    """A queue of one segment, in appends of a thousand."""
+    queue = DiskQueue(directory, "t", has_checksums=has_checksums)
+    for first in range(0, count, 1000):
+        queue.put(body(number) for number in range(first, min(first + 1000, count)))
+    return queue
+
+
+def test_a_long_segment_is_read_at_its_end_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = fill(tmp_path, SEGMENT_RECORDS)
+    read_bytes = 0
+    pread = os.pread
+
+    def count_bytes(fd: int, size: int, offset: int) -> bytes:
+        nonlocal read_bytes
+        data = pread(fd, size, offset)
+        read_bytes += len(data)
+        return data
+
+    monkeypatch.setattr(os, "pread", count_bytes)
+    assert newest(queue, 3) == [SEGMENT_RECORDS - 1, SEGMENT_RECORDS - 2, SEGMENT_RECORDS - 3]
+    assert read_bytes <= 2 * 64 * 1024 < os.path.getsize(segment_path(tmp_path, 0)) / 10
+
+
+def test_single_appends_and_large_bodies_keep_to_the_size(tmp_path: Path) -> None:
+    queue = DiskQueue(tmp_path, "t", has_checksums=True)
+    for number in range(5):
+        queue.put([payload(number, size=1000)])
+
+    assert queue.peek(10, 2500, is_newest=True) == [payload(4, size=1000), payload(3, size=1000)]
+    assert queue.peek(10, 1, is_newest=True) == [payload(4, size=1000)], "one, however large"
+
+
+def test_finished_records_are_left_out(tmp_path: Path) -> None:
+    queue = fill(tmp_path, 10)
+    batch = queue.read(10, ALL)
+    assert batch is not None
+    queue.commit([batch.first + 8, batch.first + 9])
+    queue.close()
+    reopened = DiskQueue(tmp_path, "t", has_checksums=True)
+
+    assert newest(reopened, 3) == [7, 6, 5]
+
+
+def test_a_short_queue_without_checksums_is_read_through(tmp_path: Path) -> None:
+    queue = fill(tmp_path, 25, has_checksums=False)
+
+    assert not os.path.exists(checksum_path(str(segment_path(tmp_path, 0))))
+    assert newest(queue, 3) == [24, 23, 22]
+
+
+def test_a_long_queue_without_checksums_does_not_tell(tmp_path: Path) -> None:
+    queue = fill(tmp_path, SEGMENT_RECORDS, has_checksums=False)
+
+    with pytest.raises(TailUnknownError):
+        queue.peek(3, ALL, is_newest=True)
+    assert len(queue.peek(3, ALL)) == 3
+
+
+def test_records_behind_damage_are_shown_and_none_before_it(tmp_path: Path) -> None:
+    queue = DiskQueue(tmp_path, "t", has_checksums=True)
+    for number in range(20):
+        queue.put([payload(number)])
+    path = segment_path(tmp_path, 0)
+    data = bytearray(path.read_bytes())
+    data[15 * RECORD_BYTES + 31] ^= 1
+    path.write_bytes(data)
+
+    assert newest(queue, 100) == [19, 18, 17, 16]
