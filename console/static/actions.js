@@ -98,7 +98,7 @@ export async function lose(app, action, targets) {
       const channels = [...new Set(facts.channels.map((channel) => channel.channel))];
       return html`<p class="loss"><b>${format.plural(messages, "message")}</b> ${messages === 1 ? "is" : "are"} there now, on ${format.plural(facts.nodes, "node")}. ${messages ? `${messages === 1 ? "It" : "They"} will be gone for good.` : ""}</p>
         ${isDeleting && channels.length ? html`<p>${format.plural(channels.length, "channel")} will go too: ${channels.slice(0, 12).join(", ")}${channels.length > 12 ? ", …" : ""}</p>` : nothing}
-        ${!isDeleting && topicsOnly ? html`<p>Its channels keep their own messages: empty them one by one.</p>` : nothing}
+        ${!isDeleting && topicsOnly && channels.length ? html`<p>${one ? "Its" : "Their"} channels keep their own messages: empty them one by one.</p>` : nothing}
         ${facts.clients ? html`<p><b>${format.plural(facts.clients, "consumer")}</b> ${facts.clients === 1 ? "is" : "are"} connected${isDeleting ? " and will be cut off; a consumer that connects again creates it anew" : ""}.</p>` : nothing}
         ${one ? nothing : html`<ul class="outcomes">${targets.slice(0, 20).map((target) => html`<li>${withNode(target)}</li>`)}${targets.length > 20 ? html`<li>…</li>` : nothing}</ul>`}`;
     },

@@ -74,10 +74,12 @@ export function timeToEmpty(waiting, inRate, outRate) {
   return outRate > inRate ? duration(waiting / (outRate - inRate)) : "never";
 }
 
-/** Text that is safe to show on one line: control and direction characters made visible. */
+const ESCAPES = { "\t": "\\t", "\n": "\\n", "\r": "\\r" };
+
+/** Text that is safe to show on one line: control and direction characters as escapes, which every font has. */
 export function visible(text) {
   return text.replace(/[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g, (character) => {
     const code = character.charCodeAt(0);
-    return code < 32 ? String.fromCharCode(0x2400 + code) : code === 127 ? "\u2421" : `\\u${code.toString(16).padStart(4, "0")}`;
+    return ESCAPES[character] ?? (code < 128 ? `\\x${code.toString(16).padStart(2, "0")}` : `\\u${code.toString(16).padStart(4, "0")}`);
   });
 }

@@ -160,8 +160,8 @@ export class ClusterSource {
     return this.request("GET", "messages", query);
   }
 
-  message({ node, id, topic, channel }) {
-    return this.request("GET", `messages/${encodeURIComponent(node)}/${encodeURIComponent(id)}`, { topic, channel });
+  message({ node, id, topic, channel, order }) {
+    return this.request("GET", `messages/${encodeURIComponent(node)}/${encodeURIComponent(id)}`, { topic, channel, order });
   }
 
   async publish({ topic, node, body, defer_ms, count }) {

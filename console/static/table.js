@@ -112,7 +112,7 @@ export function table(app, spec) {
       ${marks
         ? html`<td role="cell" class="mark"><input type="checkbox" aria-label="mark ${key}" .checked=${marks.has(key)} @change=${(event) => mark(key, event.target.checked)} /></td>`
         : nothing}
-      ${shown.map((column) => html`<td role="cell" class="${column.num ? "num" : ""} ${column.small ? "" : "wide"} ${column.css ?? ""}" data-label=${column.label}>${column.cell(each)}</td>`)}
+      ${shown.map((column) => html`<td role="cell" class="${column.num ? "num" : ""} ${column.small ? "" : "wide"} ${column.css ?? ""}" data-label=${column.label}>${column.css === "name" ? html`<div class="named">${column.cell(each)}</div>` : column.cell(each)}</td>`)}
     </tr>`;
   };
   const sortable = columns.filter((column) => column.value);

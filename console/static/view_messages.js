@@ -16,8 +16,11 @@ const PIECE_CHARACTERS = 20_000;
 const PIECE_BYTES = 15_000; // 20,000 characters of base64
 const PIECE_HEX_BYTES = 4096;
 const PREVIEW_CHARACTERS = 200;
+// Of text there are line ends and tabs, but none of these.
+const CONTROLS = /[\u0000-\u0008\u000e-\u001f]/;
 
 const REASONS = { attempts: "too many attempts", ttl: "too old" };
+const NO_NEWEST = "The files there have no checksums, so all would have to be read to find their end";
 const NO_REPLAY = "Where they failed is not known there";
 
 // The bytes of messages that were opened, made once: the page renders every second.
@@ -32,7 +35,8 @@ function bytesOf(message) {
 function previewOf({ body, body_base64: encoded = "" }) {
   if (body !== undefined) return body.slice(0, PREVIEW_CHARACTERS);
   const bytes = fromBase64(encoded.slice(0, 24));
-  return decodeUtf8(bytes) ?? `(binary) ${hexDump(bytes, 0, 16).slice(10, 57)}`;
+  const text = decodeUtf8(bytes);
+  return text !== null && !CONTROLS.test(text) ? text : `(binary) ${hexDump(bytes, 0, 16).slice(10, 57)}`;
 }
 
 const messageKey = (message) => `${message.node}/${message.id}`;
@@ -57,9 +61,9 @@ async function look(app, state) {
   if (state.isBusy) return;
   state.isBusy = true;
   app.invalidate();
-  const { where, count = "20", node } = app.route.query;
+  const { where, count = "20", node, order } = app.route.query;
   try {
-    state.answer = await app.source.messages({ ...state.target, where, count, node });
+    state.answer = await app.source.messages({ ...state.target, where, count, node, order });
     state.error = null;
   } catch (error) {
     state.error = error;
@@ -74,6 +78,7 @@ function refusal(error) {
   if (error.code === "HTTP_AUTH_TOKEN_FILE_REQUIRED") return ["This node shows no messages.", "Clients must AUTH there, so peeking needs --http-auth-token-file, and its token."];
   if (error.status === 403) return ["Your role has no right to read bodies.", "A reader, operator or admin may."];
   if (error.status === 404) return ["It is not there.", error.message];
+  if (error.code === "NEWEST_UNKNOWN") return ["The newest messages can't be found.", `${NO_NEWEST}. Look at the oldest.`];
   return ["The messages could not be read.", error.message];
 }
 
@@ -143,7 +148,7 @@ function openedMessage(app, state, message, view) {
       ${view.isText ? button("Copy", () => copy(app, decodeUtf8(bytes))) : nothing}
       ${button("Save", () => download(`${message.id}.bin`, [bytes]))}
       ${app.can("operate") ? button("Publish a copy…", () => actions.publish(app, draftOf(state.target.topic, bytes))) : nothing}
-      <span class="soft">${message.id} · ${format.plural(message.attempts, "attempt")} · ${format.bytes(message.size)}</span>
+      <span class="soft">${message.id} · published ${format.time(message.timestamp_ms, { utc: app.prefs.get("utc"), millis: true })} · ${format.plural(message.attempts, "attempt")} · ${format.bytes(message.size)}</span>
     </div>
     ${origin ? originList(app, message) : nothing}
     ${message.cut ? html`<p class="warning">Only the first ${format.bytes(bytes.length)} of ${format.bytes(message.size)}. ${app.source.message ? button("Load it whole", () => loadWhole(app, state, message)) : nothing}</p>` : nothing}
@@ -179,7 +184,7 @@ function originSummary(messages) {
 
 async function loadWhole(app, state, message) {
   try {
-    const whole = await app.source.message({ ...state.target, node: message.node, id: message.id });
+    const whole = await app.source.message({ ...state.target, node: message.node, id: message.id, order: app.route.query.order });
     Object.assign(message, { body: undefined, body_base64: undefined }, whole.message ?? whole, { cut: false });
     bodies.delete(message);
     const view = state.open.get(messageKey(message));
@@ -220,7 +225,7 @@ function messageRow(app, state, message) {
       <span class="attempts">${format.plural(message.attempts, "attempt")}</span>
       <span>${format.bytes(message.size)}</span>
       ${message.origin ? html`<span class="from" title="failed in ${originName(message.origin)}: ${originReason(message.origin)}">${originName(message.origin)} · ${message.origin.reason === "ttl" ? "too old" : format.plural(message.origin.attempts ?? 0, "attempt")}</span>` : nothing}
-      <button type="button" class="preview" aria-expanded=${view ? "true" : "false"} @click=${() => toggle(app, state, message)}>${view ? "▾" : "▸"} ${format.visible(previewOf(message))}</button>
+      <button type="button" class="preview" aria-expanded=${view ? "true" : "false"} @click=${() => toggle(app, state, message)}>${view ? "▾" : "▸"} <bdi>${format.visible(previewOf(message))}</bdi></button>
       <span class="left soft">${left}</span>
     </div>${view ? openedMessage(app, state, message, view) : nothing}</li>`;
 }
@@ -236,7 +241,9 @@ export function panel(app, target) {
   const lacks = app.source.lacks("peek");
   if (lacks) return emptyState("No node here lets one look at messages.", html`<p>${lacks}.</p>`);
   const state = stateOf(app, target);
-  const { where = "", count = "20", find = "", node = "" } = app.route.query;
+  const { where = "", count = "20", find = "", node = "", order = "" } = app.route.query;
+  const isNewest = order === "newest";
+  const lacksNewest = app.source.lacks("peek_newest");
   const chosen = new Set(where ? where.split(",") : PLACES.map(([id]) => id));
   const change = (changes) => {
     app.setQuery(changes);
@@ -253,32 +260,37 @@ export function panel(app, target) {
   const messages = wanted ? all.filter((message) => (message.body ?? "").toLowerCase().includes(wanted)) : all;
   const marked = all.filter((message) => state.marks.has(messageKey(message)));
   const nodes = app.source.nodeNames ?? [];
-  const failed = (state.answer?.node_list ?? []).filter((each) => each.error);
+  const asked = state.answer?.node_list ?? [];
+  const failed = asked.filter((each) => each.error);
+  const isUnseen = failed.length > 0 && failed.length === asked.length;
   return html`<div class="bar">
       ${nodes.length > 1 ? html`<label>Node <select @change=${(event) => change({ node: event.target.value })}><option value="">all</option>${nodes.map((name) => html`<option ?selected=${name === node}>${name}</option>`)}</select></label>` : nothing}
       <fieldset><legend class="hidden">where</legend>${PLACES.map(([id, label]) => html`<label><input type="checkbox" .checked=${chosen.has(id)} @change=${(event) => setPlace(id, event.target.checked)} /> ${label}</label>`)}</fieldset>
       <label>Count <select @change=${(event) => change({ count: event.target.value })}>${COUNTS.map((each) => html`<option ?selected=${String(each) === count}>${each}</option>`)}</select></label>
+      <label title=${lacksNewest ?? nothing}>Order <select id="order" ?disabled=${Boolean(lacksNewest)} @change=${(event) => change({ order: event.target.value || null })}><option value="">oldest first</option><option value="newest" ?selected=${isNewest}>newest first</option></select></label>
       ${button(state.isBusy ? "Looking…" : "Look again", () => look(app, state), { id: "look" })}
       <input type="search" placeholder="Find in bodies" aria-label="find in bodies" .value=${find} @input=${(event) => app.setQuery({ find: event.target.value }, { isTyping: true })} />
       ${messages.length ? button("Download NDJSON", () => saveAll(state, marked.length ? marked : messages)) : nothing}
       ${marked.length && app.can("operate") ? moveButtons(app, state, marked) : nothing}
     </div>
-    <p class="soft">A look only: nothing was taken, attempted or reordered. At most 100 messages, from the front of the queue.</p>
-    ${failed.map((each) => html`<p class="warning">${each.node}: ${each.error === "NOT_SUPPORTED" ? "it can't show messages" : each.error}</p>`)}
+    <p class="soft">A look only: nothing was taken, attempted or reordered. At most 100 messages, from the ${isNewest ? "back" : "front"} of the queue.</p>
+    ${failed.map((each) => html`<p class="warning">${each.node}: ${each.error.includes("NEWEST_UNKNOWN") ? NO_NEWEST : each.error.replace(/^NOT_SUPPORTED: /, "")}</p>`)}
     ${state.error
       ? emptyState(...refusal(state.error).map((text, at) => (at ? html`<p>${text}</p>` : text)))
       : !state.answer
         ? html`<p class="soft">Looking…</p>`
         : messages.length
           ? html`${originSummary(messages)}<ul class="messages" aria-label="messages">${messages.map((message) => messageRow(app, state, message))}</ul>`
-          : emptyState(all.length ? "No body has that in it." : "Nothing waits here right now.", target.channel === undefined && !all.length ? html`<p>The queue of a topic is empty while it has channels: look into one of them.</p>` : nothing)}`;
+          : isUnseen
+            ? emptyState("No node could be looked into.", html`<p>What waits there is not known.</p>`)
+            : emptyState(all.length ? "No body has that in it." : "Nothing waits here right now.", target.channel === undefined && !all.length ? html`<p>The queue of a topic is empty while it has channels: look into one of them.</p>` : nothing)}`;
 }
 
 function moveButtons(app, state, marked) {
   const ids = marked.map((message) => message.id);
   const node = marked[0].node;
   const isOneNode = marked.every((message) => message.node === node);
-  const several = isOneNode ? null : "Mark messages of one node only";
+  const several = app.route.query.order === "newest" ? "Only messages at the front can be moved or dropped: look at the oldest" : isOneNode ? null : "Mark messages of one node only";
   const reason = several ?? app.source.lacks("move", node);
   const hasOrigins = marked.some((message) => message.origin);
   const { topic, channel } = state.target;
@@ -307,7 +319,7 @@ export const channelMessages = {
 
 /** What a replay left where it was: how many, and why. */
 function keptText(outcomes) {
-  const reasons = { ORIGIN_UNKNOWN: "nobody noted where they failed", CHANNEL_NOT_FOUND: "the channel is gone:", TOPIC_NOT_FOUND: "the topic is gone:" };
+  const reasons = { ORIGIN_UNKNOWN: "it is not known where they failed", CHANNEL_NOT_FOUND: "the channel is gone:", TOPIC_NOT_FOUND: "the topic is gone:" };
   return outcomes.flatMap((outcome) => Object.entries(outcome.kept ?? {}).map(([reason, count]) => {
     const [code, name = ""] = reason.split(" ");
     return `${format.plural(count, "message")} stay${count === 1 ? "s" : ""} on ${outcome.node}: ${reasons[code] ?? code} ${name}`.trim();
@@ -390,7 +402,7 @@ function replay(app, settings) {
         <label>To channel <select name="to_channel"><option value="">all channels</option>${channels.map((each) => html`<option>${each.channel}</option>`)}</select></label>`}
         ${ids ? nothing : html`<label>At most per second <input name="rate" type="number" min="1" value="500" /></label>`}
       </div>
-      <p>${way === "origin" ? "Only the channel that gave a message up gets it again, with attempts 0. One whose channel is gone, or whose origin nobody noted, stays." : `All channels of ${destination} get them again, or the chosen one, with attempts 0.`} A message is published there first and forgotten here when that is durable: a crash duplicates, never loses.</p>
+      <p>${way === "origin" ? "Only the channel that gave a message up gets it again, with attempts 0. A message stays where it is if its channel is gone, or if it is not known where it failed." : `All channels of ${destination} get them again, or the chosen one, with attempts 0.`} A message is published there first, and deleted here only when it is safe there: a crash may bring it twice, but loses none.</p>
       <footer><button type="button" @click=${() => dialog.done(null)}>Cancel</button><button class="primary">Replay</button></footer>
     </form>`;
   });

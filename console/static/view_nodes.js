@@ -22,8 +22,11 @@ function disk(row) {
   if (used === null) return format.NONE;
   if (!row.disk_free_bytes) return format.bytes(used);
   const share = used / (used + row.disk_free_bytes);
-  return html`<span class="meter" role="img" aria-label="${Math.round(share * 100)} percent"><i .style=${`width:${Math.max(1, Math.round(share * 100))}%`}></i></span> ${format.bytes(used)} / ${format.bytes(row.disk_free_bytes)}`;
+  return html`${format.bytes(used)} / ${format.bytes(row.disk_free_bytes)} <span class="meter" role="img" aria-label="${Math.round(share * 100)} percent"><i .style=${`width:${Math.max(1, Math.round(share * 100))}%`}></i></span>`;
 }
+
+/** A rate of a node; of one that does not answer nothing is known, whatever its last figures say. */
+const rateNow = (row, name) => (row.state === "up" ? row[name] : null);
 
 const nodeColumns = (app, lookupdCount) => [
   { id: "node", label: "Node", small: true, css: "name", value: (row) => row.node, cell: (row) => html`<a href=${app.href("node", { node: row.node })}>${row.node}</a>${row.hostname && row.hostname !== row.broadcast_address ? html` <small class="soft">${row.hostname}</small>` : nothing}` },
@@ -32,11 +35,11 @@ const nodeColumns = (app, lookupdCount) => [
   { id: "place", label: "Region/zone", value: (row) => `${row.region ?? ""}/${row.zone ?? ""}`, cell: (row) => [row.region, row.zone].filter(Boolean).join("/") || format.NONE },
   { id: "uptime", label: "Uptime", num: true, value: (row) => row.uptime_s, cell: (row) => format.duration(row.uptime_s) },
   { id: "waiting", label: "Waiting", num: true, small: true, value: (row) => row.waiting, cell: (row) => format.count(row.waiting) },
-  { id: "in", label: "In/s", num: true, small: true, value: (row) => row.in_rate, cell: (row) => format.rate(row.in_rate) },
-  { id: "out", label: "Out/s", num: true, small: true, value: (row) => row.out_rate, cell: (row) => format.rate(row.out_rate) },
+  { id: "in", label: "In/s", num: true, small: true, value: (row) => rateNow(row, "in_rate"), cell: (row) => format.rate(rateNow(row, "in_rate")) },
+  { id: "out", label: "Out/s", num: true, small: true, value: (row) => rateNow(row, "out_rate"), cell: (row) => format.rate(rateNow(row, "out_rate")) },
   { id: "clients", label: "Clients", num: true, value: (row) => row.clients, cell: (row) => format.count(row.clients) },
   { id: "disk", label: "Disk used / free", num: true, value: (row) => row.disk_bytes, cell: disk },
-  ...(lookupdCount ? [{ id: "lookupds", label: "Lookupds", num: true, tip: "nsqlookupd daemons that know the node", value: (row) => row.lookupds?.length, cell: (row) => html`${row.lookupds?.length ?? 0} of ${lookupdCount}${(row.lookupds?.length ?? 0) < lookupdCount ? badge("!", "warn", "not every nsqlookupd knows it: see its --lookupd-tcp-address") : nothing}` }] : []),
+  ...(lookupdCount ? [{ id: "lookupds", label: "Lookupds", num: true, tip: "nsqlookupd daemons that know the node", value: (row) => row.lookupds?.length, cell: (row) => html`${row.lookupds?.length ?? 0} of ${lookupdCount}${(row.lookupds?.length ?? 0) < lookupdCount ? html` ${badge("!", "warn", "not every nsqlookupd knows it: see its --lookupd-tcp-address")}` : nothing}` }] : []),
 ];
 
 export const nodes = {
@@ -93,7 +96,7 @@ async function setLogLevel(app, node, level) {
 }
 
 const nodeTopicColumns = (app) => [
-  { id: "topic", label: "Topic", small: true, css: "name", value: (row) => row.topic, cell: (row) => html`<a href=${app.href("topic", { topic: row.topic })}>${row.topic}</a> ${row.paused ? badge("paused", "warn") : nothing}` },
+  { id: "topic", label: "Topic", small: true, css: "name", value: (row) => row.topic, cell: (row) => html`<a href=${app.href("topic", { topic: row.topic })} title=${row.topic}>${row.topic}</a> ${row.paused ? badge("paused", "warn") : nothing}` },
   { id: "waiting", label: "Waiting", num: true, small: true, value: (row) => row.waiting, cell: (row) => format.count(row.waiting) },
   { id: "in", label: "In/s", num: true, small: true, value: (row) => row.in_rate, cell: (row) => format.rate(row.in_rate) },
   { id: "out", label: "Out/s", num: true, small: true, value: (row) => row.out_rate, cell: (row) => format.rate(row.out_rate) },
@@ -122,7 +125,7 @@ export const node = {
     if (error && !data) return html`${heading}<h1 tabindex="-1">${name}</h1>${emptyState(error.status === 404 ? `No node ${name} is known.` : "The node could not be read.", html`<p>${error.status === 404 ? nothing : error.message}</p><p><a href=${app.href("nodes")}>All nodes</a></p>`)}`;
     const row = data?.detail;
     if (!row) return html`${heading}<h1 tabindex="-1">${name}</h1><p class="soft">Loading…</p>`;
-    const lacksDrain = (row.extensions ?? []).includes("drain") ? null : "This node can't drain: it is not ours, or older";
+    const lacksDrain = row.state !== "up" ? "It does not answer" : (row.extensions ?? []).includes("drain") ? null : "This node can't drain: it is not ours, or older";
     const level = row.options?.log_level;
     const found = app.overview.findings.filter((finding) => finding.node === name);
     return html`${heading}
@@ -131,8 +134,8 @@ export const node = {
       ${found.map((finding) => html`<p class="warning">${finding.text}. ${finding.hint}</p>`)}
       ${(row.errors ?? []).filter((text) => !found.some((finding) => finding.text.includes(text))).map((text) => html`<p class="warning">${text}</p>`)}
       ${tiles(
-        tile("In", html`${format.rate(row.in_rate)}<small>/s</small>`),
-        tile("Out", html`${format.rate(row.out_rate)}<small>/s</small>`),
+        tile("In", html`${format.rate(rateNow(row, "in_rate"))}<small>/s</small>`),
+        tile("Out", html`${format.rate(rateNow(row, "out_rate"))}<small>/s</small>`),
         tile("Waiting", format.count(row.waiting)),
         tile("In flight", format.count(row.in_flight)),
         tile("Clients", format.count(row.clients)),
@@ -147,7 +150,7 @@ export const node = {
       </div>
       <h2>Topics <span class="soft">(${format.count(row.topic_list.length)})</span></h2>
       ${table(app, { id: "node-topics", label: "topics of this node", columns: nodeTopicColumns(app), rows: row.topic_list, keyOf: (each) => each.topic, fallback: "-waiting", empty: emptyState("This node has no topic.") })}
-      <p><a href=${app.href("clients", { query: { node: name } })}>Consumers of this node</a></p>
+      <p class="after"><a href=${app.href("clients", { query: { node: name } })}>Consumers of this node</a></p>
       <h2>Publishers</h2>
       ${data.producers?.rows.length
         ? table(app, { id: "producers", label: "publishers", sortKey: "psort", columns: producerColumns(app), rows: data.producers.rows, keyOf: clientKey, fallback: "client" })

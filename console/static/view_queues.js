@@ -40,7 +40,7 @@ function findings(app, list = app.overview.findings) {
     <h2 id="findings-title">${list.length ? `Findings (${format.count(list.length + (app.overview.more_findings ?? 0))})` : "No findings"}</h2>
     ${list.length
       ? html`<ul>${shown.map((finding) => findingRow(app, finding))}</ul>`
-      : html`<p class="soft">No queue grows without a consumer, ${app.source.mode === "node" ? "the node is healthy" : "every node answers and is healthy"}.</p>`}
+      : html`<p class="soft">${knowsNodes(app) ? `No queue grows without a consumer, ${app.source.mode === "node" ? "the node is healthy" : "every node answers and is healthy"}.` : "There is no node to look at."}</p>`}
     ${rest > 0 || isOpen
       ? html`<button type="button" class="link" @click=${() => {
           app.memory.set("all-findings", !isOpen);
@@ -55,7 +55,7 @@ function findings(app, list = app.overview.findings) {
 const TOPIC_COLUMNS = [
   {
     id: "topic", label: "Topic", small: true, css: "name", value: (row) => row.topic.toLowerCase(),
-    cell: (row, app = current) => html`<a href=${app.href("topic", { topic: row.topic })}>${row.topic}</a> ${pausedRow(row)}${row.dead_letters_of ? html` <small class="soft">dead letters of ${row.dead_letters_of}</small>` : nothing}${row.stale ? html` ${badge(`${row.stale} stale`, "warn", "nodes that have not answered lately")}` : nothing}`,
+    cell: (row, app = current) => html`<a href=${app.href("topic", { topic: row.topic })} title=${row.topic}>${row.topic}</a> ${pausedRow(row)}${row.dead_letters_of ? html` <small class="soft">dead letters of ${row.dead_letters_of}</small>` : nothing}${row.stale ? html` ${badge(`${format.plural(row.stale, "node")} silent`, "warn", "not answering: the last figures are counted")}` : nothing}`,
   },
   { id: "waiting", label: "Waiting", num: true, small: true, tip: "messages in the queue of the topic and in those of its channels, added", value: (row) => row.waiting, cell: (row) => format.count(row.waiting) },
   { id: "in", label: "In/s", num: true, small: true, isOptional: true, tip: "messages published per second", value: (row) => row.in_rate, cell: (row) => format.rate(row.in_rate) },
@@ -74,7 +74,12 @@ let current = null;
 
 const firstMessage = (app) => `curl -d 'hello, world' '${location.origin}${app.source.mode === "node" ? "" : app.href("overview").replace(/\/$/, "")}/pub?topic=greetings'`;
 
+const knowsNodes = ({ source, overview: { nodes } }) => source.mode === "node" || nodes.up + nodes.stale + nodes.gone > 0;
+
 function noTopics(app) {
+  if (!knowsNodes(app)) {
+    return emptyState("No nsqd is known yet.", html`<p>One appears here within seconds when it is told where nsqlookupd listens for TCP:</p>`, copyLine(app, "nsqd --lookupd-tcp-address=HOST:4160"));
+  }
   return emptyState(
     "No topic yet. Publish the first message:",
     app.source.mode === "node" ? copyLine(app, firstMessage(app)) : html`<p>to any nsqd of the cluster, or from here.</p>`,
@@ -151,7 +156,7 @@ export const overview = {
         tile("In flight", format.count(totals.in_flight), { tip: "delivered, and not yet finished" }),
         app.source.mode === "node"
           ? tile("Node", app.source.stats.health === "OK" ? "healthy" : "unhealthy", { href: app.href("nodes") })
-          : tile("Nodes", html`${format.count(nodes.up)} up`, { href: app.href("nodes"), note: `${nodes.stale} stale, ${nodes.gone} gone` }),
+          : tile("Nodes", html`${format.count(nodes.up)} up`, { href: app.href("nodes"), note: [nodes.stale ? `${nodes.stale} silent` : "", nodes.gone ? `${nodes.gone} gone` : ""].filter(Boolean).join(", ") }),
       )}
       ${isEmpty
         ? nothing
@@ -182,7 +187,7 @@ function latencyTile(latency) {
 }
 
 const channelColumns = (app) => [
-  { id: "channel", label: "Channel", small: true, css: "name", value: (row) => row.channel.toLowerCase(), cell: (row) => html`<a href=${app.href("channel", { topic: row.topic, channel: row.channel })}>${row.channel}</a> ${pausedRow(row)}` },
+  { id: "channel", label: "Channel", small: true, css: "name", value: (row) => row.channel.toLowerCase(), cell: (row) => html`<a href=${app.href("channel", { topic: row.topic, channel: row.channel })} title=${row.channel}>${row.channel}</a> ${pausedRow(row)}` },
   { id: "waiting", label: "Waiting (memory + disk)", num: true, small: true, value: (row) => row.depth, cell: depthParts },
   { id: "in", label: "In/s", num: true, value: (row) => row.in_rate, cell: (row) => format.rate(row.in_rate) },
   { id: "out", label: "Out/s", num: true, small: true, value: (row) => row.out_rate, cell: (row) => html`${estimated(row)}${format.rate(row.out_rate)}` },
@@ -202,13 +207,13 @@ const channelColumns = (app) => [
 ];
 
 function nodeState(row) {
-  if (row.error) return badge(`${row.state === "gone" ? "gone" : "no answer"}${row.age_ms ? ` ${format.duration(row.age_ms / 1000)}` : ""}`, "bad", row.error);
-  return row.state === "up" ? nothing : badge(row.state, "warn");
+  if (row.error) return badge(`${row.state === "gone" ? "gone" : "no answer"}${row.age_ms ? ` ${format.duration(row.age_ms / 1000)}` : ""}`, "bad age", row.error);
+  return row.state === "up" ? nothing : badge(row.state, "warn age");
 }
 
 const topicNodeColumns = (app, topic) => [
   { id: "node", label: "Node", small: true, css: "name", value: (row) => row.node, cell: (row) => html`<a href=${app.href("node", { node: row.node })}>${row.node}</a> ${row.paused ? badge("paused", "warn") : nothing}${nodeState(row)}${row.tombstoned_s === null || row.tombstoned_s === undefined ? nothing : badge(row.tombstoned_s ? `hidden from discovery, ${Math.round(row.tombstoned_s)} s left` : "hidden from discovery", "warn", "a tombstone: consumers are not sent there")}` },
-  { id: "waiting", label: "Waiting (memory + disk)", num: true, small: true, value: (row) => row.depth, cell: depthParts },
+  { id: "waiting", label: "Waiting in topic (memory + disk)", num: true, small: true, tip: "in the topic's own queue, which its channels empty", value: (row) => row.depth, cell: depthParts },
   { id: "in", label: "In/s", num: true, small: true, value: (row) => row.in_rate, cell: (row) => format.rate(row.in_rate) },
   { id: "messages", label: "Messages", num: true, small: true, value: (row) => row.message_count, cell: (row) => format.count(row.message_count) },
   { id: "channels", label: "Channels", num: true, value: (row) => row.channels, cell: (row) => format.count(row.channels) },
@@ -221,9 +226,29 @@ const topicNodeColumns = (app, topic) => [
   },
 ];
 
+/** The messages of a topic and its channels on one node, as of now. */
+async function countOn(app, node, topic) {
+  const { node_list: own, channel_list: list } = await app.source.topic(topic, { fresh: true });
+  const parts = await Promise.all(list.map(({ channel }) => app.source.channel(topic, channel, { fresh: true })));
+  return [own, ...parts.map((part) => part.node_list)]
+    .flatMap((nodes) => nodes.filter((each) => each.node === node))
+    .reduce((sum, { depth, in_flight: inFlight = 0, deferred = 0 }) => sum + depth + inFlight + deferred, 0);
+}
+
 async function tombstone(app, topic, node) {
-  const body = html`<p>Consumers are not sent to <b>${node}</b> for <b>${topic}</b> any more, for about 45 s; then the topic is deleted there. A producer that publishes to the node again brings it back.</p>`;
-  if (await app.act("confirmOnce", { title: `Tombstone ${topic} on ${node}`, body, button: "Tombstone" })) app.act("run", "tombstone", [{ topic, node }]);
+  let held = null;
+  const isSure = await app.act("confirmTyped", {
+    title: `Tombstone ${topic} on ${node}`,
+    word: topic,
+    button: "Tombstone",
+    load: async () => {
+      held = await countOn(app, node, topic).catch(() => null);
+    },
+    isHarmless: () => held === 0,
+    body: () => html`<p>nsqlookupd hides <b>${node}</b> from consumers of <b>${topic}</b> for about 45 s, and the topic is deleted on that node at once. A producer that publishes there again brings it back.</p>
+      <p class="loss">${held === null ? "How many messages are there is not known." : held ? html`<b>${format.plural(held, "message")}</b> of its queue and channels there will be gone for good.` : "No message is there now."}</p>`,
+  });
+  if (isSure) app.act("run", "tombstone", [{ topic, node }]);
 }
 
 const TABS = [["channels", "Channels"], ["nodes", "Nodes"], ["messages", "Messages"], ["limits", "Limits"]];
@@ -355,9 +380,10 @@ function percentilesText(latency) {
 
 function connectLines(app, target) {
   const { topic: name, channel: channelName } = target;
-  const host = app.source.info?.broadcast_address ?? "HOST";
-  const port = app.source.info?.tcp_port ?? 4150;
-  return `import nsq\n\nnsq.Reader(topic="${name}", channel="${channelName}", nsqd_tcp_addresses=["${host}:${port}"],\n           message_handler=lambda message: print(message.body) or True)\nnsq.run()`;
+  const { info } = app.source;
+  const lookupds = (app.overview.lookupds ?? []).map((each) => `"http://${each.address}"`);
+  const from = lookupds.length ? `lookupd_http_addresses=[${lookupds.join(", ")}]` : `nsqd_tcp_addresses=["${info?.broadcast_address ?? "HOST"}:${info?.tcp_port ?? 4150}"]`;
+  return `import nsq\n\nnsq.Reader(topic="${name}", channel="${channelName}",\n           ${from},\n           message_handler=lambda message: print(message.body) or True)\nnsq.run()`;
 }
 
 /** Ask for the clients beside the page's other figures: a node that hangs holds up only these. */

@@ -47,8 +47,8 @@ function lookupTab(app, data) {
     ${table(app, { id: "lookupds", label: "nsqlookupd daemons", columns: lookupdColumns(), rows: app.overview.lookupds, keyOf: (row) => row.address, fallback: "address", empty: emptyState("nsqadmin was given nsqd addresses, so it asks no nsqlookupd.") })}
     <div class="bar"><h2>Topics without a producer</h2>${app.can("operate") ? button("Create topic…", () => actions.create(app)) : nothing}</div>
     <p class="soft">nsqlookupd knows them, and no nsqd has them. A topic that was just deleted may stay hidden for 45 s.</p>
-    ${data?.inactiveError ? html`<p class="warning">${data.inactiveError}</p>` : nothing}
-    ${table(app, { id: "inactive", label: "topics without a producer", sortKey: "isort", columns, rows: inactive, keyOf: (row) => row.topic, fallback: "topic", empty: emptyState("None.") })}`;
+    ${data?.inactiveError ? html`<p class="warning">${data.inactiveError.replace(/^UPSTREAM_ERROR: /, "")}</p>` : nothing}
+    ${table(app, { id: "inactive", label: "topics without a producer", sortKey: "isort", columns, rows: inactive, keyOf: (row) => row.topic, fallback: "topic", empty: emptyState(data?.inactiveError ? "Not known." : "None.") })}`;
 }
 
 const targetOf = (entry) => [entry.topic, entry.channel].filter((part) => part !== undefined).join("/") || entry.node || (entry.target_count ? format.plural(entry.target_count, "target") : "");

@@ -190,7 +190,7 @@ export function chart(app, title, history, lines, unit = "") {
   const show = unit === "ns" ? format.latency : unit === "/s" ? (value) => `${format.rate(value)} per second` : format.count;
   const last = content.lines.map((line) => `${line.label} ${show(line.values.findLast((each) => each !== null))}`).join(", ");
   return html`<figure class="chart"><figcaption>${title}</figcaption>
-    <nsq-chart role="img" aria-label="${title}: now ${last}" .content=${content}></nsq-chart></figure>`;
+    <nsq-chart role="img" aria-label="${title}: now ${last}" .style=${`--rows2:${Math.ceil(lines.length / 2)};--rows4:${Math.ceil(lines.length / 4)}`} .content=${content}></nsq-chart></figure>`;
 }
 
 export const rangePicker = (app) => html`<div class="range" role="group" aria-label="range of the charts">

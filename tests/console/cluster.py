@@ -55,9 +55,9 @@ class Admin:
             )
         self.port = int(wait_until(lambda: _LISTENING.search(self.log))[1])
 
-    def wait_for_topic(self, topic: str) -> None:
-        """Wait until a round has found a topic."""
-        path = f"/api/v2/topics?topic={topic}"
+    def wait_for_topic(self, topic: str, channel: str = "") -> None:
+        """Wait until a round has found a topic, with a channel if need be."""
+        path = f"/api/v2/topics?topic={topic}" + (f"&channel={channel}" if channel else "")
         wait_until(lambda: fetch((HOST, self.port), "GET", path).status == 200)
 
     def stop(self) -> None:

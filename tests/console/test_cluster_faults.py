@@ -97,7 +97,11 @@ def test_a_tombstone_counts_down_and_the_action_hides_the_node(
 
     # Ours deletes the topic there as well, as the Go nsqadmin does.
     row = page.locator(f'tr[data-key="{node.http_address}"]')
+    node.publish("hidden", b"1", b"2", b"3")
     row.get_by_role("button", name="Tombstone…").click()
+    expect(page.get_by_role("dialog")).to_contain_text("3 messages of its queue and channels")
+    expect(page.locator("#confirm")).to_be_disabled()
+    page.get_by_role("dialog").get_by_role("textbox").fill("hidden")
     page.locator("#confirm").click()
     expect(page.get_by_text("hidden from discovery.", exact=False).last).to_be_visible()
     expect(row).to_have_count(0)
@@ -168,7 +172,7 @@ def test_a_go_nsqd_has_the_basics_and_the_rest_disabled_with_the_reason(
         ):
             nsqd.request("POST", "/topic/create?topic=going")
             nsqd.request("POST", "/channel/create?topic=going&channel=c")
-            admin.wait_for_topic("going")
+            admin.wait_for_topic("going", "c")
             page = open_page(admin, "/topics/going/c", base="")
             expect(page.get_by_role("heading", level=1)).to_have_text("c")
             page.get_by_role("button", name="Pause", exact=True).first.click()

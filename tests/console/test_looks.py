@@ -1,0 +1,219 @@
+"""What the eye would see: nothing lies over anything else, is cut off, or moves at a refresh."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.console.cluster import Admin, Cluster
+from tests.console.conftest import OpenPage
+from tests.support.daemon_process import LOOKUPD, DaemonProcess, WaitingDaemon
+
+LONG_TOPIC = "a-very-long-topic-name.with_everything-that.is_allowed-in_names1"
+LONG_CHANNEL = "channel-with-a-name.of_sixty-four_characters-so-that_it.is-long1"
+WIDTHS = (1400, 800, 360)
+PAGES = (
+    "/",
+    "/topics",
+    "/topics/looks",
+    "/topics/looks?tab=nodes",
+    "/topics/looks?tab=limits",
+    f"/topics/{LONG_TOPIC}",
+    f"/topics/{LONG_TOPIC}/{LONG_CHANNEL}",
+    f"/topics/{LONG_TOPIC}/{LONG_CHANNEL}/messages",
+    "/nodes",
+    "/clients",
+    "/dead-letters",
+    "/lookup",
+    "/settings?tab=about",
+    "/counter",
+)
+
+# Pairs of texts that lie over each other, and what sticks out of the page at the right. Of a text
+# counts only what its scrolled or cut parents show.
+FAULTS = """() => {
+  const boxes = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const { parentElement: element, data } = walker.currentNode;
+    const isLeftOut = element.closest('.top, .notices, .skip, .hidden, option, noscript, svg');
+    if (!data.trim() || isLeftOut || !element.checkVisibility()) continue;
+    const range = document.createRange();
+    range.selectNodeContents(walker.currentNode);
+    for (const rect of range.getClientRects()) {
+      let { left, right, top, bottom } = rect;
+      for (let each = element; each !== document.body; each = each.parentElement) {
+        const { overflowX, overflowY } = getComputedStyle(each);
+        if (overflowX === 'visible' && overflowY === 'visible') continue;
+        const edge = each.getBoundingClientRect();
+        left = Math.max(left, edge.left);
+        right = Math.min(right, edge.right);
+        top = Math.max(top, edge.top);
+        bottom = Math.min(bottom, edge.bottom);
+      }
+      const isSeen = right - left > 2 && bottom - top > 2;
+      if (isSeen) boxes.push({ node: walker.currentNode, left, right, top, bottom });
+    }
+  }
+  const text = (box) => box.node.data.trim().slice(0, 40);
+  const faults = [];
+  boxes.forEach((a, at) => {
+    for (const b of boxes.slice(at + 1)) {
+      const width = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+      const height = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+      // The dots of a text that is cut are a box of their own.
+      if (a.node !== b.node && width > 2 && height > 3) faults.push(`${text(a)} over ${text(b)}`);
+    }
+    if (a.right > innerWidth + 1) faults.push(`${text(a)} at ${a.right}`);
+  });
+  if (document.documentElement.scrollWidth > innerWidth) faults.push('it scrolls sideways');
+  return faults;
+}"""
+
+# Two frames: tables and charts fit themselves to a new width.
+SETTLED = """() => new Promise(
+  (done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 50))))"""
+HEADINGS = """() => [...document.querySelectorAll('.scroller th')]
+  .map((each) => each.getBoundingClientRect().x)"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two nodes with long names and a queue of all states; the second does not answer."""
+    with Cluster(tmp_path_factory.mktemp("looks"), nsqd_count=2) as cluster:
+        cluster.create("looks", *(f"channel-{number}" for number in range(5)), LONG_CHANNEL)
+        cluster.create(LONG_TOPIC, LONG_CHANNEL)
+        node, silent = cluster.nsqds
+        node.request("POST", f"/topic/pause?topic={LONG_TOPIC}")
+        node.publish("looks", *[b'{"a": 1}'] * 300)
+        silent.request("POST", "/topic/create?topic=unseen")
+        silent.publish("unseen", b"x")
+        limits = {"max_attempts": 3, "dead_letter_topic_suffix": ".dead"}
+        node.request("POST", "/topic/limits?topic=looks", json.dumps(limits).encode())
+        cluster.admin.wait_for_topic("unseen")
+        silent.suspend()
+        yield cluster
+        silent.resume()
+
+
+def visit(page: Page, admin: Admin, path: str) -> None:
+    """Open a page, and wait until it is whole."""
+    page.goto(f"http://{admin.http_address}{path}")
+    page.wait_for_selector("html[data-ready]")
+    page.wait_for_function(
+        "() => !/^(Loading|Looking|Asking)/m.test(document.querySelector('main').innerText)"
+    )
+
+
+def test_nothing_lies_over_anything_else(cluster: Cluster, open_page: OpenPage) -> None:
+    page = open_page(cluster.admin, base="", allowed_errors="Failed to load resource")
+    expect(page.locator("main")).to_contain_text("1 silent")
+    found: dict[str, list[str]] = {}
+    for path in PAGES:
+        visit(page, cluster.admin, path)
+        for width in WIDTHS:
+            page.set_viewport_size({"width": width, "height": 900})
+            page.evaluate(SETTLED)
+            if faults := page.evaluate(FAULTS):
+                found[f"{path} {width}"] = faults
+
+    assert found == {}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_long_name_leaves_its_badges_in_sight(
+    cluster: Cluster, open_page: OpenPage, width: int
+) -> None:
+    page = open_page(cluster.admin, "/topics", base="", width=width)
+    cell = page.locator(f'tr[data-key="{LONG_TOPIC}"] td.name')
+    expect(cell.locator(".badge")).to_have_text(["paused on 1 of 2 nodes", "1 node silent"])
+    edge = cell.bounding_box()
+    assert edge is not None
+    for badge in cell.locator(".badge").all():
+        box = badge.bounding_box()
+        assert box is not None
+        assert box["x"] + box["width"] <= edge["x"] + edge["width"] + 1
+    expect(cell.locator("a")).to_have_attribute("title", LONG_TOPIC)
+
+
+def test_the_buttons_of_a_long_channel_are_in_sight(cluster: Cluster, open_page: OpenPage) -> None:
+    page = open_page(cluster.admin, f"/topics/{LONG_TOPIC}", base="")
+    expect(page.locator("#channels td.act button").last).to_be_in_viewport(ratio=0.99)
+    assert page.locator(".scroller").evaluate("(each) => each.scrollWidth - each.clientWidth") == 0
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_path_of_a_page_squeezes_no_name(
+    cluster: Cluster, open_page: OpenPage, width: int
+) -> None:
+    path = f"/topics/{LONG_TOPIC}/{LONG_CHANNEL}/messages"
+    page = open_page(
+        cluster.admin, path, base="", width=width, allowed_errors="Failed to load resource"
+    )
+    assert page.locator(".crumbs a").first.evaluate("(link) => link.getClientRects().length") == 1
+    assert page.locator(".crumbs a").first.evaluate("(link) => link.offsetHeight") < 30
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_legend_has_room_for_every_line(
+    cluster: Cluster, open_page: OpenPage, width: int
+) -> None:
+    page = open_page(cluster.admin, "/topics/looks", base="", width=width)
+    for chart in page.locator(".chart").all():
+        chart.scroll_into_view_if_needed()
+        edge = chart.bounding_box()
+        lines = chart.locator(".u-series:not(:first-child)")
+        expect(lines.first).to_be_visible()
+        assert edge is not None
+        for line in lines.all():
+            box = line.locator(".u-value").bounding_box()
+            assert box is not None
+            assert box["y"] + box["height"] <= edge["y"] + edge["height"]
+            assert box["x"] + box["width"] <= edge["x"] + edge["width"]
+            assert (line.locator(".u-label").bounding_box() or {"width": 0})["width"] > 10
+
+
+def test_an_age_that_grows_moves_no_column(cluster: Cluster, open_page: OpenPage) -> None:
+    page = open_page(cluster.admin, f"/topics/{LONG_TOPIC}/{LONG_CHANNEL}", base="")
+    badge = page.locator(".badge.age").first
+    expect(badge).to_contain_text("no answer")
+    show = "(badge, text) => { badge.lastChild.data = text; }"
+    columns = []
+    for text in ("no answer 9 s", "no answer 59 min"):
+        badge.evaluate(show, text)
+        columns.append(page.evaluate(HEADINGS))
+
+    assert columns[0] == columns[1] != []
+
+
+def test_a_node_that_does_not_answer_is_not_called_empty(
+    cluster: Cluster, open_page: OpenPage
+) -> None:
+    page = open_page(
+        *(cluster.admin, "/topics/unseen?tab=messages"),
+        base="",
+        allowed_errors="Failed to load resource",
+    )
+    expect(page.locator(".empty")).to_contain_text("No node could be looked into.")
+
+    page.goto(f"http://{cluster.admin.http_address}/nodes")
+    row = page.locator(f'tr[data-key="{cluster.nsqds[1].http_address}"]')
+    expect(row.locator('td[data-label="In/s"]')).to_have_text("\u2013")
+    row.get_by_role("link").click()
+    drain = page.get_by_role("button", name="Drain…")
+    expect(drain).to_have_attribute("title", "It does not answer")
+
+
+def test_a_cluster_without_a_node_says_how_one_joins(tmp_path: Path, open_page: OpenPage) -> None:
+    with WaitingDaemon(tmp_path / "lookupd", command=LOOKUPD) as lookupd:
+        flag = f"--lookupd-http-address={lookupd.http_address}"
+        with Admin(tmp_path / "admin", flag, "--poll-interval=1s") as admin:
+            page = open_page(admin, base="")
+            expect(page.locator("main")).to_contain_text("No nsqd is known yet.")
+            expect(page.locator("main")).to_contain_text("There is no node to look at.")
+
+            lookup = f"--lookupd-tcp-address={lookupd.tcp_address}"
+            with DaemonProcess(tmp_path / "nsqd", lookup):
+                expect(page.locator("main")).to_contain_text("No topic yet.")
