@@ -225,7 +225,9 @@ class Reader:
                         break
                     scout.enter(scout.segment.next)
                     continue
-                data, starts, ends = scout.read(max_records - len(payloads), max_bytes)
+                # Bit by bit: checksums of megabytes take longer than a look may.
+                size = min(max_bytes, _READ_AHEAD_BYTES)
+                data, starts, ends = scout.read(max_records - len(payloads), size)
                 payloads += [data[start:end] for start, end in zip(starts, ends, strict=True)]
                 max_bytes -= ends[-1] - starts[0] + PREFIX_BYTES
         except (CorruptSegmentError, FileNotFoundError):

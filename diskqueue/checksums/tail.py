@@ -10,7 +10,14 @@ import os
 
 from diskqueue import layout
 from diskqueue.checksums.crc import crc32
-from diskqueue.checksums.entries import Entry, Expected, iter_entries, make_seed
+from diskqueue.checksums.entries import (
+    MAX_ENTRY_BYTES,
+    MIN_ENTRY_BYTES,
+    Entry,
+    Expected,
+    iter_entries,
+    make_seed,
+)
 from diskqueue.segment import PREFIX_BYTES, SegmentState
 
 # Of a checksum file: entries of 2,000 records that came one by one, or of more that came together.
@@ -90,7 +97,7 @@ def _read_tail(
     payloads: list[bytes] = []
     end = segment.end
     try:
-        entries = _read_last_entries(path, make_seed(queue_name, segment.number))
+        entries = _read_last_entries(path, queue_name, segment, max_records)
         with open(path, "rb", buffering=0) as file:
             for entry in reversed(entries):
                 if entry.end > segment.end:
@@ -120,9 +127,20 @@ def _is_wanted(record: Expected, segment: SegmentState, begin: int) -> bool:
     return record.start >= begin and record.start not in segment.finished
 
 
-def _read_last_entries(path: str, seed: int) -> list[Entry]:
+def _read_last_entries(
+    path: str, queue_name: str, segment: SegmentState, max_records: int
+) -> list[Entry]:
     """Return the entries at the end of a checksum file, in their order."""
+    seed = make_seed(queue_name, segment.number)
+    # Room for so many entries of one record, behind one that is cut off and one that is long; more
+    # only if that is not enough, as behind entries of records that are being written.
+    few_bytes = 2 * MAX_ENTRY_BYTES + max_records * MIN_ENTRY_BYTES
+    entries: list[Entry] = []
     with open(layout.checksum_path(path), "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
-        data = os.pread(file.fileno(), WINDOW_BYTES, max(size - WINDOW_BYTES, 0))
-    return [entry for _, _, entry in iter_entries(data, seed, is_last=True)]
+        for window_bytes in (min(few_bytes, WINDOW_BYTES), WINDOW_BYTES):
+            data = os.pread(file.fileno(), window_bytes, max(size - window_bytes, 0))
+            entries = [entry for _, _, entry in iter_entries(data, seed, is_last=True)]
+            if any(entry.end == segment.end for entry in entries):
+                break
+    return entries
