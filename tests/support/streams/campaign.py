@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from tests.support.daemon_process import REPOSITORY, DaemonProcess
 from tests.support.waiting import wait_until
@@ -31,6 +31,8 @@ FLAGS = (
     "--retain-bytes=50000000",
 )
 _MAX_BATCH = 60
+# Until the pipe of a driver that was killed has been read to its end.
+_PIPE_PATIENCE_S = 5.0
 # Below those that Linux takes for outgoing connections.
 _LASTING_PORTS = (26_000, 27_000)
 
@@ -75,6 +77,7 @@ class Campaign:
         self._failure: BaseException | None = None
         self._driver: subprocess.Popen[bytes] | None = None
         self._outputs: list[Path] = []
+        self._errors: list[StampedLines] = []
         self.kill_count: Counter[str] = Counter()
 
     def __enter__(self) -> "Campaign":
@@ -170,17 +173,19 @@ class Campaign:
         }
         output = self._directory / f"driver-{len(self._outputs)}"
         self._outputs.append(output)
-        with output.open("wb") as file, output.with_suffix(".errors").open("wb") as errors:
+        with output.open("wb") as file:
             self._driver = subprocess.Popen(
                 [sys.executable, "-m", "tests.support.streams.driver", json.dumps(given)],
                 cwd=REPOSITORY,
                 env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
                 stdin=subprocess.DEVNULL,
                 stdout=file,
-                stderr=errors,
+                stderr=subprocess.PIPE,
                 # With the JVM and its workers, which have to die with it.
                 start_new_session=True,
             )
+        assert self._driver.stderr is not None
+        self._errors.append(StampedLines(self._driver.stderr, output.with_suffix(".errors")))
 
     def wait_for_driver(self, word: str) -> None:
         """Wait until the driver has told something, as `started`."""
@@ -193,7 +198,7 @@ class Campaign:
         return any(word in line for line in _read_lines(self._outputs[-1]))
 
     def _read_errors(self) -> str:
-        return self._outputs[-1].with_suffix(".errors").read_text(errors="replace")
+        return "\n".join(text for _, text in self._errors[-1].lines())
 
     def kill_driver(self) -> None:
         """Kill the driver with everything that it has started; it must be running.
@@ -242,6 +247,7 @@ class Campaign:
     def _verify(self, rows: Counter[str]) -> None:
         wrongs = []
         missing_count = 0
+        reports = self._reports()
         for topic, book in self._books.items():
             mine = {body: count for body, count in rows.items() if body.startswith(f"{topic}-")}
             unknown = mine.keys() - book.acknowledged.keys() - book.unsure
@@ -252,40 +258,65 @@ class Campaign:
                 wrongs.append(f"{topic}: {len(unknown)} rows that nobody has published")
             if twice and not book.is_deletion_unsure:
                 wrongs.append(f"{topic}: {len(twice)} rows are there twice, as {sorted(twice)[0]}")
-            unexplained = [body for body in sorted(missing) if not self._is_explained(topic, body)]
+            told = _find_last_word(topic, reports)
+            unexplained = [body for body in sorted(missing) if not _is_explained(body, book, told)]
             if unexplained:
                 wrongs.append(f"{topic}: {len(unexplained)} are missing, as {unexplained[0]}")
         published = sum(len(book.acknowledged) for book in self._books.values())
         self._say(
-            f"acknowledged={published} rows={rows.total()} reports={len(self._reports())}"
+            f"acknowledged={published} rows={rows.total()} reports={len(reports)}"
             f" lost with their topics, and told={missing_count} kills={dict(self.kill_count)}"
         )
         if wrongs:
             raise BrokenPromiseError("; ".join(wrongs))
 
-    def _is_explained(self, topic: str, body: str) -> bool:
-        """Tell whether a message was removed from its topic, and the query has named the queue."""
-        book = self._books[topic]
-        # The first of the pair of times around the first removal after the publish.
-        removed = [when for when in book.removals if when >= book.acknowledged[body]]
-        return bool(removed) and any(
-            at >= removed[0] and (f"queue {topic} " in text or f"/{topic}.diskqueue." in text)
-            for at, text in self._reports()
-        )
-
     def _reports(self) -> list[tuple[float, str]]:
         """Return what the query has said of losses, with the times."""
         reports = []
-        for output in self._outputs:
-            # Warnings of a lenient run are on stderr: they count for the time of its end.
-            warnings = output.with_suffix(".errors").read_text(errors="replace")
+        for output, errors in zip(self._outputs, self._errors, strict=True):
             for line in _read_lines(output):
                 fact: dict[str, Any] = json.loads(line)
                 if "report" in fact:
                     reports.append((fact["at"], fact["report"]))
-                elif fact.get("is_lenient"):
-                    reports.append((fact["at"], warnings))
+            # Spark's workers warn on stderr, also in a lenient run that is killed before its end.
+            reports += [(at, text) for at, text in errors.lines() if "queue" in text]
         return reports
+
+
+def _find_last_word(topic: str, reports: list[tuple[float, str]]) -> float:
+    """Return when the query has named a queue of the topic for the last time."""
+    names = (f"queue {topic} ", f"/{topic}.diskqueue.")
+    return max((at for at, text in reports if any(name in text for name in names)), default=0.0)
+
+
+def _is_explained(body: str, book: Book, told: float) -> bool:
+    """Tell whether a message was removed from its topic, and the query has said so since."""
+    # The first of the pair of times around the first removal after the publish.
+    removed = [when for when in book.removals if when >= book.acknowledged[body]]
+    return bool(removed) and told >= removed[0]
+
+
+class StampedLines:
+    """The lines of a pipe, each with the time when it came; also kept in a file, for a reader."""
+
+    def __init__(self, pipe: IO[bytes], path: Path) -> None:
+        self._pipe = pipe
+        self._path = path
+        self._lines: list[tuple[float, str]] = []
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        with self._pipe, self._path.open("wb") as file:
+            for line in self._pipe:
+                self._lines.append((time.monotonic(), line.decode(errors="replace").rstrip("\n")))
+                file.write(line)
+                file.flush()
+
+    def lines(self) -> list[tuple[float, str]]:
+        """Return the lines that have come; all of them if the writers have ended."""
+        self._thread.join(_PIPE_PATIENCE_S)
+        return list(self._lines)
 
 
 def find_lasting_ports(count: int) -> list[int]:
