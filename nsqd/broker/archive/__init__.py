@@ -1,6 +1,7 @@
 """History: every published message of a topic, kept on disk for a while, consumed or not.
 
 archive    Archive: the history of one topic; the topic adds each batch and asks for its stats
+gathering  Gathering: the messages of an archive that wait in memory for their write
 keeper     ArchiveKeeper: when threads write and sync the archives of a broker; health
 retention  RetainedLog: the files, on diskqueue's writer, within bounds of bytes and time
 

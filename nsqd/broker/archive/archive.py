@@ -22,31 +22,20 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TypeAlias
 
-from diskqueue.envelope import join_records
-from nsqd.broker.archive.retention import ArchiveLook, Chunk, RetainedLog, Sync
+from nsqd.broker.archive.gathering import Gathering, Part, Records
+from nsqd.broker.archive.retention import ArchiveLook, RetainedLog, Sync
 from nsqd.broker.queue.batch import RECORD_OVERHEAD_BYTES, AnyBatch, Batch, RecordedBatch
 from nsqd.broker.queue.pace import Pace
 from nsqd.broker.queue.receipt import Receipt
 
 logger = logging.getLogger(__name__)
 
-# Messages as disk records: the bytes, and the length of each.
-Records: TypeAlias = tuple[bytes, Sequence[int]]
-
 # The backlog is written at once when it is so large.
 ROUND_BYTES = 4 * 1024 * 1024
-# And in parts of at most this size. A thread encodes and writes a part with few steps in Python,
-# for each of which it may wait until the loop takes a rest: so the more waits, the larger the part.
-# To look at so many messages holds the interpreter for about 2 ms.
-MAX_PART_BYTES = 32 * 1024 * 1024
-MAX_PART_COUNT = 200_000
-# The records of a batch of this size are shared with the queue; smaller ones are quicker to gather.
-_LARGE_BATCH_BYTES = 16 * 1024
 # Publishers wait for history of their topic while more than this is not written: a disk that is
 # quick keeps up with as many messages as the loop can take only if the loop rests now and then.
 HOLD_BYTES = 16 * 1024 * 1024
@@ -140,29 +129,6 @@ class Backlog:
         self._wake()
 
 
-class _Gathered:
-    """Messages that a round will write together."""
-
-    __slots__ = ("batches", "chunk", "count", "size_bytes")
-
-    def __init__(self, chunk: Chunk | None = None) -> None:
-        """Args: chunk: all of them, if they are encoded already."""
-        self.batches: list[Batch] = []
-        self.chunk = chunk
-        self.count = self.size_bytes = 0
-        if chunk is not None:
-            self.count, self.size_bytes = len(chunk.lengths), len(chunk.data)
-
-    def encode(self) -> Chunk:
-        """Return the messages as disk records, in any thread; no more are added from then on."""
-        if self.chunk is None:
-            times_ns = [batch.timestamp_ns for batch in self.batches]
-            parts = [batch.record_parts(0, len(batch.bodies)) for batch in self.batches]
-            self.chunk = Chunk(*join_records(parts), min(times_ns), max(times_ns))
-            self.batches.clear()
-        return self.chunk
-
-
 @dataclass(frozen=True, slots=True)
 class Commit:
     """A sync under way, and how many messages since the start it makes durable."""
@@ -199,14 +165,10 @@ class Archive:
         self.write_error: OSError | None = None
         self.sync_error: OSError | None = None
         self._backlog = backlog
-        self._segment_bytes = segment_bytes
-        self._part_bytes = min(MAX_PART_BYTES, segment_bytes)
         self._open_log = open_log
         self._on_delete = on_delete
         self._log: RetainedLog | None = None
-        # Only to the newest is added, on the loop; a round takes those before it.
-        self._newest = _Gathered()
-        self._gathered: deque[_Gathered] = deque()
+        self._gathering = Gathering(segment_bytes)
         # The part of the backlog that is this archive's.
         self._waiting_bytes = 0
         # Messages added, written and synced since the start, and who waits for how many of them.
@@ -243,36 +205,17 @@ class Archive:
             return
         self._waiting_bytes += size_bytes
         self._added_count += count
-        if size_bytes > self._part_bytes and (not records or size_bytes > self._segment_bytes):
-            self.hand_over()
-            for part in _split(batch, self._segment_bytes):
-                self._append_chunk(part, part.records(0, len(part.bodies)))
-        elif not isinstance(batch, Batch) or (records and size_bytes >= _LARGE_BATCH_BYTES):
-            self.hand_over()
-            self._append_chunk(batch, records or batch.records(0, count))
-        else:
-            newest = self._newest
-            if newest.size_bytes + size_bytes > self._part_bytes or newest.count > MAX_PART_COUNT:
-                self.hand_over()
-                newest = self._newest
-            newest.batches.append(batch)
-            newest.count += count
-            newest.size_bytes += size_bytes
+        self._gathering.add(batch, size_bytes, records)
         if self not in backlog.archives:
             backlog.announce(self)
 
     def hand_over(self) -> None:
         """Leave the messages that have gathered to the rounds."""
-        if self._newest.count:
-            self._gathered.append(self._newest)
-            self._newest = _Gathered()
-
-    def _append_chunk(self, batch: AnyBatch, records: Records) -> None:
-        self._gathered.append(_Gathered(Chunk(*records, *batch.time_span())))
+        self._gathering.hand_over()
 
     def _write_now(self, batch: AnyBatch, records: Records | None) -> bool:
         """Write a batch on the loop, if the disk is quick and no thread is at work on the files."""
-        if self._newest.count or self._gathered:
+        if not self._gathering.is_empty:
             return False
         log = self._begin_writing_now()
         if log is None:
@@ -343,7 +286,7 @@ class Archive:
 
     def settle(self) -> None:
         """After a round, free the part of the backlog that was written, and tell who waits."""
-        left_bytes = self._newest.size_bytes + sum(each.size_bytes for each in self._gathered)
+        left_bytes = self._gathering.size_bytes
         freed_bytes, self._waiting_bytes = self._waiting_bytes - left_bytes, left_bytes
         self._backlog.free(freed_bytes)
         is_synced = self.safety is _SYNCED
@@ -393,7 +336,7 @@ class Archive:
         self._backlog.archives.pop(self, None)
         self._backlog.free(self._waiting_bytes)
         self._waiting_bytes = 0
-        self._newest = _Gathered()
+        self._gathering.newest = Part()
         while self._receipts:
             self._receipts.popleft()[1].settle(None)
         return self._on_delete(self)
@@ -403,8 +346,9 @@ class Archive:
 
         A thread runs it with `commit`. None leaves all of it to the thread: `write` and `commit`.
         """
-        size_bytes = sum(each.size_bytes for each in self._gathered)
-        if self.safety is not _SYNCED or size_bytes > _NOW_BYTES or self.write_error:
+        if self.safety is not _SYNCED or self.write_error:
+            return None
+        if self._gathering.handed_over_bytes > _NOW_BYTES:
             return None
         if not self._sync_lock.acquire(blocking=False):
             return None
@@ -427,14 +371,14 @@ class Archive:
         Raises:
             OSError: a part may be written.
         """
-        gathered = self._gathered
-        while gathered:
-            chunk = gathered[0].encode()
+        gathering = self._gathering
+        while gathering.handed_over:
+            chunk = gathering.handed_over[0].encode()
             began = time.perf_counter()
             if not log.append_now(chunk.data, chunk.lengths, chunk.newest_ns):
                 return False
             self._backlog.pace.note_append(time.perf_counter() - began)
-            self._written_count += gathered.popleft().count
+            self._written_count += gathering.remove_first(1)
         return True
 
     # --- in any thread
@@ -449,7 +393,7 @@ class Archive:
             if self._are_files_removed:
                 return
             self._are_files_removed = True
-            self._gathered.clear()
+            self._gathering.handed_over.clear()
             (self._log or self._open_log()).delete()
 
     def look(self, *, is_pinned: bool) -> ArchiveLook | None:
@@ -541,42 +485,17 @@ class Archive:
         if log is None:
             log = self._log = self._open_log()
             # Segments may have become too old while the daemon was off, or the bounds smaller.
-            self._trim(log, now_ns)
+            _trim(log, now_ns)
         # Not those that are handed over meanwhile: a round must end to be counted as written.
-        waiting = list(self._gathered)
-        while waiting:
-            count = log.append(_encode_first(waiting), now_ns)
-            for _ in range(count):
-                self._written_count += self._gathered.popleft().count
-            del waiting[:count]
-            self._trim(log, now_ns)
+        left_count = len(self._gathering.handed_over)
+        while left_count:
+            count = log.append(self._gathering.encode_first(left_count), now_ns)
+            self._written_count += self._gathering.remove_first(count)
+            left_count -= count
+            _trim(log, now_ns)
         return log
 
-    @staticmethod
-    def _trim(log: RetainedLog, now_ns: int) -> None:
-        if log.trim(now_ns):
-            log.delete_dropped()
 
-
-def _encode_first(waiting: Sequence[_Gathered]) -> list[Chunk]:
-    """Return as many from the first on as one call shall write."""
-    chunks: list[Chunk] = []
-    size_bytes = 0
-    for gathered in waiting:
-        size_bytes += gathered.size_bytes
-        if chunks and size_bytes > MAX_PART_BYTES:
-            break
-        chunks.append(gathered.encode())
-    return chunks
-
-
-def _split(batch: AnyBatch, max_bytes: int) -> Iterator[AnyBatch]:
-    """Cut a batch into parts whose records fit, but for a single larger one."""
-    start = used_bytes = 0
-    for index, body in enumerate(batch.bodies):
-        size_bytes = len(body) + RECORD_OVERHEAD_BYTES
-        if used_bytes and used_bytes + size_bytes > max_bytes:
-            yield batch.part(start, index)
-            start, used_bytes = index, 0
-        used_bytes += size_bytes
-    yield batch.part(start, len(batch.bodies))
+def _trim(log: RetainedLog, now_ns: int) -> None:
+    if log.trim(now_ns):
+        log.delete_dropped()
