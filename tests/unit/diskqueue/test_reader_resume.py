@@ -408,3 +408,35 @@ def test_damage_that_only_shapes_show_leaves_the_depth_to_be_corrected(tmp_path:
 
     # How many were lost cannot be told before the end.
     assert depths == [6, 5, 4, 3, 2, 0]
+
+
+@pytest.mark.parametrize("count", [1, 63, 64, 65])
+def test_blocks_up_to_the_end_are_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """Behind them no block shows that the disk is there, though the segment ends with a block."""
+    size = 4096
+    bodies = [(b"%04d" % number * size)[: size - 30] for number in range(3 + count)]
+    queue = damaged(tmp_path, segment(*bodies), 0, b"")
+    with monkeypatch.context() as patch:
+        break_blocks(patch, *range(3, 3 + count))
+        assert read_all(queue) == bodies[:3]
+        queue.skip_unreadable()
+        assert read_all(queue) == []
+
+    assert read_all(queue) == bodies[3:]
+
+
+@pytest.mark.parametrize("count", [1, 62, 63])
+def test_so_many_blocks_are_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    size = 4096
+    bodies = [(b"%04d" % number * size)[: size - 30] for number in range(5 + count)]
+    queue = damaged(tmp_path, segment(*bodies), 0, b"")
+    break_blocks(monkeypatch, *range(3, 3 + count))
+    assert read_all(queue) == bodies[:3]
+
+    queue.skip_unreadable()
+
+    assert read_all(queue) == bodies[3 + count :]

@@ -708,3 +708,32 @@ def test_a_segment_deleted_before_older_ones_leaves_the_list(tmp_path: Path) -> 
         queue.sync()
         assert read_metadata(directory)[1:] == (4, 0, 4, 96)
         queue.close()
+
+
+@pytest.mark.usefixtures("closes_files")
+@pytest.mark.parametrize("has_checksums", [False, True])
+def test_a_job_that_never_runs_leaves_nothing_open(tmp_path: Path, *, has_checksums: bool) -> None:
+    queue = DiskQueue(tmp_path, "t", has_checksums=has_checksums)
+    queue.put([payload(0)])
+    job = queue.prepare_sync()
+    assert job is not None
+    before = open_fd_count()
+
+    queue.complete_sync(job, OSError(errno.EIO, "no thread was free"))
+
+    assert open_fd_count() == before - (2 if has_checksums else 1)
+    assert queue.unsynced_count == 1
+    queue.close()
+
+
+def test_to_forget_all_is_one_change_to_be_synced(tmp_path: Path) -> None:
+    queue = open_queue(tmp_path)
+    queue.put([payload(number) for number in range(5)])
+    queue.sync()
+
+    queue.forget_all()
+
+    assert queue.unsynced_count == 1
+    queue.sync()
+    assert queue.unsynced_count == 0
+    assert names(tmp_path) == ["meta.dat"]

@@ -207,6 +207,25 @@ class TestTorn:
         assert find_torn(bytes(2) + b"\x01\x00" + self.DATA, 510) is None
         assert find_torn(bytes(3) + b"\x40" + self.DATA, 509) is None
 
+    @pytest.mark.parametrize(("zeros", "is_seen"), [(0, True), (8, True), (9, False)])
+    def test_some_zeros_beside_a_sector_are_chance(self, zeros: int, *, is_seen: bool) -> None:
+        """Before it if those behind it are more, or behind it if those before it are more."""
+        before = self.DATA[: 1024 - zeros] + bytes(zeros + 512 + 100) + self.DATA[1636:]
+        behind = self.DATA[:924] + bytes(100 + 512 + zeros) + self.DATA[1536 + zeros :]
+
+        assert find_torn(before, 0) == (1024 if is_seen else None)
+        assert find_torn(behind, 0) == (1024 if is_seen else None)
+
+    @pytest.mark.parametrize("base", [0, 1, 300, 511])
+    def test_more_than_one_sector_may_be_lost(self, base: int) -> None:
+        first = 512 - base
+        data = self.DATA[:first] + bytes(1024) + self.DATA[first + 1024 :]
+        whole = self.DATA[: first + 512] + b"x" + bytes(510) + b"x" + self.DATA[first + 1024 :]
+
+        assert find_torn(data, base) == 512
+        assert find_torn(whole, base) is None
+        assert find_torn(whole[: first + 1024] + bytes(512) + self.DATA[:100], base) == 1536
+
     def test_zeros_of_a_message_are_its_own(self) -> None:
         data = self.DATA[:900] + bytes(1500) + self.DATA[2400:]
 

@@ -1,5 +1,6 @@
 """Any damage of a segment or of its checksum file, against the records that were written."""
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 import pytest
@@ -41,11 +42,13 @@ CHANGES = st.lists(
 class Segment:
     """Records with their checksums, and how they look when they were damaged."""
 
-    def __init__(self, groups: list[list[int]]) -> None:
+    def __init__(self, groups: list[list[int]], doubts: Collection[int] = ()) -> None:
         self.records: list[bytes] = []
         self.checksums = b""
         start = 0
-        for sizes in groups:
+        for number, sizes in enumerate(groups):
+            if number in doubts:
+                self.checksums += entries.encode_doubt(SEED, start, 100)
             first = len(self.records)
             group = [framed(payload(first + n, size)) for n, size in enumerate(sizes)]
             data = b"".join(group)
@@ -132,11 +135,16 @@ def cut_up(data: bytes) -> list[bytes]:
     return found
 
 
-@given(groups=GROUPS, changes=CHANGES, buffer_bytes=st.sampled_from([1, 30, 100, 1000, 1 << 20]))
+@given(
+    groups=GROUPS,
+    doubts=st.sets(st.integers(0, 4)),
+    changes=CHANGES,
+    buffer_bytes=st.sampled_from([1, 30, 100, 1000, 1 << 20]),
+)
 def test_each_record_that_is_intact_is_cleared_and_no_other(
-    groups: list[list[int]], changes: list[Change], buffer_bytes: int
+    groups: list[list[int]], doubts: set[int], changes: list[Change], buffer_bytes: int
 ) -> None:
-    segment = Segment(groups)
+    segment = Segment(groups, doubts)
     for change in changes:
         segment.change(change)
 
@@ -154,13 +162,14 @@ def test_each_record_that_is_intact_is_cleared_and_no_other(
 
 @given(
     groups=GROUPS,
+    doubts=st.sets(st.integers(0, 4)),
     place=st.floats(0, 1, exclude_max=True),
     kind=st.sampled_from(["insert", "remove"]),
 )
 def test_records_that_have_moved_are_cleared_and_all_else_is_denied(
-    groups: list[list[int]], place: float, kind: str
+    groups: list[list[int]], doubts: set[int], place: float, kind: str
 ) -> None:
-    segment = Segment(groups)
+    segment = Segment(groups, doubts)
     segment.change(Change(kind, place, 9))
 
     cleared, uncovered, _ = segment.walk(1 << 20)

@@ -410,3 +410,24 @@ def test_checksum_files_of_an_earlier_process_go_with_their_segments(
         getattr(queue, end)()
 
     assert names(tmp_path) == (["meta.dat"] if end == "consume" else [])
+
+
+def test_a_doubt_that_cannot_be_noted_keeps_no_record_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = open_queue(tmp_path)
+    queue.put(make_payloads(2))
+    queue.close()
+    with segment_path(tmp_path, 0).open("ab") as file:
+        file.write(framed(payload(2, 40)))
+
+    def refuse(_checksums: ChecksumFile, *, is_new: bool) -> None:
+        raise OSError(28, f"No space left on device {is_new}")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ChecksumFile, "open", refuse)
+        queue = open_queue(tmp_path)
+    assert "doubt not noted" in caplog.text
+
+    assert drain(queue) == make_payloads(3)
+    queue.close()

@@ -249,6 +249,49 @@ def test_the_line_limit_holds_for_any_split(
     assert observe(split(data, places)) == ReferenceParser(LIMITS, data).outcome()
 
 
+STREAM = b"".join(
+    [
+        b"IDENTIFY\n" + sized(b"{}"),
+        b"SUB t c\n",
+        *[b"PUB t\n" + sized(b"body %d" % number) for number in range(3)],
+        b"PUB t\n" + sized(b"longer"),
+        encode_mpub(b"t", [b"a", b"bc", b"d"]),
+        encode_mpub(b"t", [b"ef", b"gh"]),
+        b"DPUB t 10\n" + sized(b"late"),
+        b"DPUB t 10\n" + sized(b"last"),
+        (b"FIN " + ID + b"\n") * 2,
+        b"REQ " + ID + b" 5\r\n",
+        b"REQ " + ID + b" 5\r\n",
+        b"TOUCH " + ID + b"\nRDY 3\nCLS\n",
+    ]
+)
+
+
+def test_every_split_in_two_gives_the_same() -> None:
+    expected = ReferenceParser(LIMITS, STREAM).outcome()
+    assert len(expected.events) == 17
+
+    for place in range(len(STREAM) + 1):
+        assert observe([STREAM[:place], STREAM[place:]]) == expected, place
+
+
+def test_every_split_in_three_gives_the_same() -> None:
+    """With a middle that ends, or does not end, what was begun before."""
+    expected = ReferenceParser(LIMITS, STREAM).outcome()
+    for size in (1, 2, 3, 5, 9, 17, 40):
+        for place in range(len(STREAM) - size):
+            chunks = [STREAM[:place], STREAM[place : place + size], STREAM[place + size :]]
+            assert observe(chunks) == expected, (place, size)
+
+
+def test_a_stream_may_end_anywhere() -> None:
+    for end in range(len(STREAM)):
+        data = STREAM[:end]
+        expected = ReferenceParser(LIMITS, data).outcome()
+        assert observe([data]) == expected, end
+        assert observe([data[: end // 2], data[end // 2 :]]) == expected, end
+
+
 def test_an_mpub_is_cut_up_alike_in_bulk_and_one_by_one() -> None:
     equal = [bytes([number % 256]) * 200 for number in range(5000)]
     mixed = [bytes([number % 256]) * (number % 300 + 1) for number in range(5000)]

@@ -3,7 +3,7 @@
 import pytest
 
 from nsqd.protocol import commands
-from nsqd.protocol.commands import Command, describe
+from nsqd.protocol.commands import ClientState, Command, describe
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,11 @@ from nsqd.protocol.commands import Command, describe
 )
 def test_a_command_is_described_without_bodies_and_secrets(command: Command, text: str) -> None:
     assert describe(command) == text
+
+
+def test_states_have_the_numbers_that_stats_shows() -> None:
+    assert {state.name: state.value for state in ClientState} == {
+        "INIT": 0,
+        "SUBSCRIBED": 3,
+        "CLOSING": 4,
+    }

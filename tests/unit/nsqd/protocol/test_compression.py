@@ -401,3 +401,14 @@ def test_what_did_not_fit_is_pending() -> None:
     assert codec.has_pending
     assert codec.decode(sent[-1:], 100) == b"\x00"
     assert not codec.has_pending
+
+
+@pytest.mark.parametrize("kind", [0x00, 0x01, 0x80, 0xFE])
+def test_a_chunk_may_be_as_large_as_bytes_that_do_not_compress_can_grow(kind: int) -> None:
+    largest = 32 + 65_536 + 65_536 // 6 + 4
+
+    SnappyCodec().decode(IDENTIFIER + bytes([kind]) + largest.to_bytes(3, "little"), ROOM_BYTES)
+    with pytest.raises(CompressionError):
+        SnappyCodec().decode(
+            IDENTIFIER + bytes([kind]) + (largest + 1).to_bytes(3, "little"), ROOM_BYTES
+        )

@@ -609,3 +609,14 @@ def test_an_ephemeral_queue_keeps_no_due_times() -> None:
     assert (backend.unread_count, backend.unread_bytes) == (0, 0)
     assert backend.outstanding_count == 0
     assert all(each.is_done for each in (backend.empty(), backend.sync(), backend.delete()))
+
+
+@pytest.mark.usefixtures("closes_files")
+def test_no_file_is_open_after_a_close(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.append(b"a")
+    rig.backend.note_due([b"%016d" % 0], rig.scheduler.steady_time_ns() + 10**9, are_unread=True)
+
+    rig.backend.close()
+
+    assert (tmp_path / "t:c.diskqueue.due").exists()

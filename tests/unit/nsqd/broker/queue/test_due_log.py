@@ -245,3 +245,26 @@ def test_the_log_is_written_and_closed_with_any_descriptor(
     assert descriptor.count == 1
     assert descriptor.end()
     assert reopen(tmp_path).keys() == {FIRST, SECOND}
+
+
+def test_no_file_is_replaced_while_one_of_its_messages_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(due_log, "_ROTATE_BYTES", 3 * 36)
+    log = DueLog(tmp_path, "t:c", NOW_NS)
+    ids = [b"%016d" % number for number in range(20)]
+    for number, message_id in enumerate(ids):
+        # Each file has one that waits for long, not the last of it.
+        due_ns = NOW_NS + (1000 if number % 4 == 1 else 1) * SECOND_NS
+        log.add([message_id], due_ns, NOW_NS + number * 2 * SECOND_NS, are_unread=False)
+
+    left = reopen(tmp_path, NOW_NS + 100 * SECOND_NS)
+
+    assert left == {message_id: NOW_NS + 1000 * SECOND_NS for message_id in ids[1::4]}
+    # Nor does a restart forget it.
+    log.close()
+    later_ns = NOW_NS + 100 * SECOND_NS
+    log = DueLog(tmp_path, "t:c", later_ns)
+    for number in range(20, 30):
+        log.add([b"%016d" % number], later_ns + SECOND_NS, later_ns, are_unread=False)
+    assert reopen(tmp_path, NOW_NS + 200 * SECOND_NS) == left
