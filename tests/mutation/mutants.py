@@ -151,7 +151,9 @@ def _find_left_out(tree: ast.AST) -> Iterator[tuple[tuple[int, int], tuple[int, 
         match node:
             case ast.Assert():
                 part = node
-            case ast.Call() if ast.unparse(node.func).startswith("logger."):
+            case ast.Call(func=ast.Attribute(value=logger)) if ast.unparse(logger).endswith(
+                "logger"
+            ):
                 part = node
             case ast.keyword(arg="strict" | "slots"):
                 part = node.value
