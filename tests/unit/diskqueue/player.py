@@ -89,6 +89,19 @@ class Player:
         with contextlib.suppress(OSError):
             self.queue.close()
 
+    def undo_more(self) -> None:
+        """Take back appends that were larger than those behind them."""
+        self.put(0)
+        self.put_and_undo(95, 96, 97)
+        self.put(1)
+        self.sync()
+        self.put_and_undo(95, 96, 97, 98)
+        self.sync(with_metadata=False)
+        self.put_and_undo(95, 96)
+        self.put_aside(2)
+        with contextlib.suppress(OSError):
+            self.queue.close()
+
     def find_damage(self) -> None:
         """Read a segment that is damaged while it is written to."""
         for number in range(5):

@@ -50,6 +50,31 @@ def test_a_call_that_fails_costs_no_record(
 
 @pytest.mark.usefixtures("closes_files")
 @pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("is_lasting", [False, True])
+@pytest.mark.parametrize("max_count", [4, 100])
+def test_a_call_that_fails_leaves_nothing_of_larger_appends(
+    tmp_path: Path, faults: CallFaults, name: str, max_count: int, *, is_lasting: bool
+) -> None:
+    (tmp_path / "0").mkdir()
+    Player(tmp_path / "0", has_checksums=True, max_count=max_count).undo_more()
+
+    for number in range(1, faults.counts[name] + 1):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        faults.begin()
+        player = Player(directory, has_checksums=True, max_count=max_count)
+        faults.begin(name, number, is_lasting=is_lasting)
+
+        player.undo_more()
+
+        faults.begin()
+        assert player.read_again() == player.accepted, number
+        if not is_lasting:
+            assert not [note for note in player.notes if "no entry" in note], number
+
+
+@pytest.mark.usefixtures("closes_files")
+@pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("has_checksums", [False, True])
 def test_a_call_that_fails_at_damage_costs_no_other_record(
     tmp_path: Path, faults: CallFaults, name: str, *, has_checksums: bool

@@ -435,3 +435,26 @@ def test_a_doubt_that_cannot_be_noted_keeps_no_record_back(
 
     assert drain(queue) == make_payloads(3)
     queue.close()
+
+
+@pytest.mark.parametrize("read_bytes", [300, 256 * 1024])
+@pytest.mark.parametrize("zeros", [40, 100, 400])
+def test_zeros_at_the_end_of_a_message_are_its_own_if_the_sector_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_bytes: int, zeros: int
+) -> None:
+    """They begin where a sector does, as those of a lost one, but another record follows in it."""
+    monkeypatch.setattr("diskqueue.reader._READ_AHEAD_BYTES", read_bytes)
+    queue = open_queue(tmp_path)
+    queue.put([payload(0, 40)])
+    queue.close()
+    others = [payload(1, 1024 - SIZE - 4) + bytes(zeros), payload(2, 40), payload(3, 600)]
+    with segment_path(tmp_path, 0).open("ab") as file:
+        file.write(b"".join(map(framed, others)))
+
+    queue = open_queue(tmp_path)
+    found: list[bytes] = []
+    while (batch := queue.read(1, 1)) is not None:
+        found += batch
+
+    assert found == [payload(0, 40), *others]
+    queue.close()
