@@ -528,3 +528,45 @@ def test_a_stop_tells_every_queue_that_could_not_be_written(
 
     assert len(errors) == (2 if failing == "both" else 1)
     assert all(error.errno == errno.ENOSPC for error in errors)
+
+
+@pytest.mark.parametrize("name", ["t", "t#ephemeral"])
+def test_a_deleted_topic_is_over_at_once(tmp_path: Path, name: str) -> None:
+    rig = BrokerRig(tmp_path)
+    topic = rig.topic(name)
+    client = rig.client(topic=name)
+    rig.publish(b"1", topic=name)
+    abandoned: list[str] = []
+    topic.on_abandoned = lambda: abandoned.append(name)
+
+    topic.delete()
+
+    assert topic.state is TopicState.CLOSED
+    assert (topic.channels, client.sink.is_closed, abandoned) == ({}, True, [])
+    assert not topic.hand_over.is_direct
+    with pytest.raises(ClosedError):
+        topic.publish([b"2"])
+    with pytest.raises(ClosedError):
+        topic.ensure_channel("new")
+    assert topic.on_channel_change is None, "it refers to the topic"
+    rig.settle()
+    assert (topic.depth, topic.message_count) == (0, 1)
+
+
+@pytest.mark.parametrize("name", ["t", "t#ephemeral"])
+def test_only_an_ephemeral_topic_is_abandoned_with_its_last_channel(
+    tmp_path: Path, name: str
+) -> None:
+    rig = BrokerRig(tmp_path)
+    topic = rig.topic(name)
+    for channel in ("a", "b"):
+        rig.channel(channel, name)
+    abandoned: list[str] = []
+    topic.on_abandoned = lambda: abandoned.append(name)
+
+    topic.delete_channel("a")
+    topic.delete_channel("a")  # it is gone
+    assert abandoned == []
+    topic.delete_channel("b")
+
+    assert abandoned == ([name] if "#" in name else [])

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -237,3 +237,61 @@ def test_threads_are_made_when_they_are_needed_and_again_after_a_close() -> None
         first.submit(str)
     assert threads.pool().submit(str, 5).result() == "5"
     threads.close()
+
+
+async def test_a_client_that_stalls_is_waited_for_by_the_loop(
+    path: Path, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    watched: list[int] = []
+    add_writer, remove_writer = loop.add_writer, loop.remove_writer
+
+    def add(fd: int, callback: Callable[[], object]) -> None:
+        watched.append(fd)
+        add_writer(fd, callback)
+
+    def remove(fd: int) -> bool:
+        watched.remove(fd)
+        return remove_writer(fd)
+
+    server_side, client_side = socket.socketpair()
+    transport, _ = await loop.create_connection(asyncio.Protocol, sock=server_side)
+    monkeypatch.setattr(loop, "add_writer", add)
+    monkeypatch.setattr(loop, "remove_writer", remove)
+    ended: asyncio.Future[Exception | None] = loop.create_future()
+    body = FileBody(os.open(path, os.O_RDONLY), 0, len(CONTENT))
+    FileSend(HEAD, body, transport, pool, PATIENCE_S).start(ended.set_result, is_tls=False)
+    await until(lambda: bool(watched))
+    assert not ended.done()
+
+    got = await loop.run_in_executor(None, _read_all, client_side, len(HEAD + CONTENT))
+
+    assert got == HEAD + CONTENT
+    assert await ended is None
+    assert watched == [], "no writer stays behind"
+    transport.close()
+    client_side.close()
+
+
+def _read_all(client: socket.socket, size_bytes: int) -> bytes:
+    parts = []
+    while size_bytes:
+        parts.append(client.recv(65536))
+        size_bytes -= len(parts[-1])
+    return b"".join(parts)
+
+
+async def test_a_stalled_client_that_takes_nothing_is_given_up(
+    path: Path, pool: ThreadPoolExecutor
+) -> None:
+    loop = asyncio.get_running_loop()
+    server_side, client_side = socket.socketpair()
+    transport, _ = await loop.create_connection(asyncio.Protocol, sock=server_side)
+    ended: asyncio.Future[Exception | None] = loop.create_future()
+    body = FileBody(os.open(path, os.O_RDONLY), 0, len(CONTENT))
+
+    FileSend(HEAD, body, transport, pool, 0.0).start(ended.set_result, is_tls=False)
+
+    assert isinstance(await ended, TimeoutError)
+    transport.close()
+    client_side.close()

@@ -10,6 +10,7 @@ from nsqd.broker.limits.overrides import LimitOverrides
 from nsqd.broker.limits.queue_bounds import MAX_MESSAGES_PER_STEP, RETRY_S
 from nsqd.broker.limits.topic_bounds import MIN_SWEEP_S
 from nsqd.broker.queue.message_queue import MessageQueue
+from nsqd.broker.topic import Topic
 from nsqd.config.limits import DepthPolicy, Limits
 from tests.support.broker_rig import BrokerRig
 from tests.support.limit_counts import SIZES, dropped, numbered, refuse
@@ -417,3 +418,67 @@ def test_a_sweep_is_done_in_slices(tmp_path: Path) -> None:
     rig.scheduler.settle()
 
     assert {channel.depth for channel in channels} == {0}
+
+
+def test_an_emptied_topic_has_nothing_in_limbo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = BrokerRig(tmp_path, limits=Limits(msg_ttl_s=10, dead_letter_topic_suffix=".dead"))
+    topic = rig.topic()
+    rig.publish(*numbered(3))
+    with monkeypatch.context() as patch:
+        patch.setattr(Topic, "publish_moved", refuse)
+        rig.advance(15)
+    assert topic.bounds is not None
+    assert (topic.bounds.limbo_count, topic.bounds.has_limbo) == (3, True)
+    assert [message[3] for message in topic.bounds.copy_limbo()] == numbered(3)
+
+    topic.empty()
+    rig.advance(10)
+
+    assert (topic.bounds.limbo_count, topic.bounds.has_limbo) == (0, False)
+    assert topic.losses.dead_lettered_count == 0
+    assert rig.topic("t.dead").depth == 0
+
+
+@pytest.mark.parametrize("end", ["channel", "topic", "limits"])
+def test_a_trim_between_whose_slices_its_queue_goes_ends_well(tmp_path: Path, end: str) -> None:
+    rig = BrokerRig(tmp_path)
+    first, second = rig.channel("a"), rig.channel("b")
+    topic = rig.topic()
+    rig.publish(*numbered(2000))
+    rig.scheduler.has_tiny_slices = True
+    rig.broker.limits.set(topic, LimitOverrides(max_depth=5, max_depth_policy=DROP))
+    for _ in range(3):
+        rig.scheduler.turn()
+
+    if end == "channel":
+        topic.delete_channel("a")
+    elif end == "topic":
+        rig.broker.delete_topic("t")
+    else:
+        rig.broker.limits.set(topic, LimitOverrides(max_depth=100, max_depth_policy=DROP))
+    rig.settle()
+
+    depths = {"channel": (0, 5), "topic": (0, 0), "limits": (100, 100)}
+    assert (first.depth, second.depth) == depths[end]
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_closed_topic_is_not_swept(tmp_path: Path, *, is_late: bool) -> None:
+    rig = BrokerRig(tmp_path, limits=Limits(msg_ttl_s=10))
+    topic = rig.topic()
+    rig.publish(b"1")
+    bounds = topic.bounds
+    assert bounds is not None
+    if is_late:  # after its timer, before its slice
+        rig.scheduler.now += 20
+        for timer in rig.scheduler.pending_timers:
+            if timer.when <= rig.scheduler.now:
+                timer.fire()
+    bounds.close()
+
+    rig.advance(100)
+
+    assert topic.depth == 1
+    assert dropped(topic) == {}
