@@ -76,16 +76,27 @@ class Reach:
     def _find_tests(self, module: str, line: int) -> set[str]:
         path = ROOT / module
         contexts = self._data.contexts_by_lineno(str(path))
-        first, last = _find_statement(ast.parse(path.read_text()), line)
+        tree = ast.parse(path.read_text())
+        first, last = _find_statement(tree, line)
         tests = {it for number in range(first, last + 1) for it in contexts.get(number, []) if it}
-        if not tests and any(contexts.get(number) for number in range(first, last + 1)):
-            # It ran when the module was imported: all that use the module may see it, and those
-            # that look at the modules themselves.
+        if (not tests or not _is_in_function(tree, line)) and any(
+            contexts.get(number) for number in range(first, last + 1)
+        ):
+            # It ran when the module was imported, by whichever test was the first to do so: all
+            # that use the module may see it, and those that look at the modules themselves.
             tests = {it for reached in contexts.values() for it in reached if it} | {*GATES}
             if tests == {*GATES}:
                 package = next(name for name in PACKAGES if module.startswith(f"{name}/"))
                 tests |= {it for it in self._durations if it.startswith(f"tests/unit/{package}/")}
         return tests
+
+
+def _is_in_function(tree: ast.Module, line: int) -> bool:
+    return any(
+        isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.lineno <= line <= (node.end_lineno or node.lineno)
+        for node in ast.walk(tree)
+    )
 
 
 def _find_statement(tree: ast.Module, line: int) -> tuple[int, int]:
