@@ -12,6 +12,7 @@ import pytest
 from nsqd.http.client import BadReplyError, ClientLimits, HttpClient, Reply, Url, UrlError
 from nsqd.http.reply_parser import MAX_HEADER_COUNT
 from tests.support import certs
+from tests.support.waiting import until
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -722,3 +723,56 @@ async def test_a_plain_403_is_a_reply(server: Server, client: HttpClient, body: 
     server.replies = [[head.encode() + body]]
 
     assert (await client.request_v1("GET", Url.parse(server.url))).status == 403
+
+
+class Handles:
+    """The timers of a loop that are set in a test."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        loop = asyncio.get_running_loop()
+        call_later = loop.call_later
+        self.idle: list[asyncio.TimerHandle] = []
+
+        def note(delay: float, callback: Callable[..., None], *arguments: object) -> object:
+            handle = call_later(delay, callback, *arguments)
+            if delay == LIMITS.idle_timeout_s:
+                self.idle.append(handle)
+            return handle
+
+        monkeypatch.setattr(loop, "call_later", note)
+
+    @property
+    def are_set(self) -> list[bool]:
+        return [not handle.cancelled() for handle in self.idle]
+
+
+async def test_a_connection_has_a_timer_only_while_it_is_idle(
+    server: Server, client: HttpClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handles = Handles(monkeypatch)
+
+    await get(server, client, OK)
+    assert handles.are_set == [True]
+    await get(server, client, OK)
+    assert handles.are_set == [False, True]
+    client.close()
+    await server.wait_until_closed()
+    await until(lambda: handles.are_set == [False, False])
+
+
+async def test_the_timer_of_a_connection_that_the_server_ends_is_gone(
+    server: Server, client: HttpClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handles = Handles(monkeypatch)
+    writers: list[asyncio.StreamWriter] = []
+
+    async def keep(writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+
+    server.after_reply = keep
+    await get(server, client, OK)
+    assert handles.are_set == [True]
+
+    writers[0].transport.abort()
+
+    await until(lambda: handles.are_set == [False])

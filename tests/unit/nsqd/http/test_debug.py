@@ -2,11 +2,12 @@
 
 import asyncio
 import ctypes
+import gc
 import marshal
 import pstats
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -17,13 +18,16 @@ from nsqd.http import debug
 from nsqd.http.debug import (
     MAX_STACK_DEPTH,
     PROFILE_INTERVAL_S,
+    DebugRoutes,
     Profiler,
     Stack,
     StallCounts,
     find_malloc_trim,
 )
+from nsqd.http.routes import Response
 from nsqd.runtime import loop_watch
 from nsqd.runtime.loop_watch import BEAT_S
+from tests.support.api_rig import ApiRig
 
 MAIN = ("main.py", 1, "main")
 WORK = ("work.py", 10, "Worker.work")
@@ -214,3 +218,59 @@ def test_a_libc_without_malloc_trim_has_none(
     monkeypatch.setattr(ctypes, "CDLL", refuse)
 
     assert find_malloc_trim() is None
+
+
+@pytest.mark.parametrize("has_trim", [False, True])
+async def test_free_memory_collects_and_trims(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_trim: bool
+) -> None:
+    calls: list[object] = []
+    monkeypatch.setattr(gc, "collect", lambda: calls.append("collect"))
+    monkeypatch.setattr(debug, "find_malloc_trim", lambda: calls.append if has_trim else None)
+    rig = ApiRig(tmp_path)
+    DebugRoutes("nsqd").add_to(rig.router)
+    request = rig.parse("POST", "/debug/freememory")
+
+    reply = await cast(Awaitable[Response], request.route.handler(request))
+
+    assert (reply.status, reply.body) == (200, b"")
+    assert calls == (["collect", 0] if has_trim else ["collect"])
+
+
+async def test_a_rate_takes_the_place_of_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watches: list[str] = []
+
+    class Watch:
+        def __init__(self, _loop: object, threshold_s: float) -> None:
+            self.name = f"{threshold_s:g}"
+            watches.append(f"open {self.name}")
+
+        def close(self) -> None:
+            watches.append(f"close {self.name}")
+
+        def describe(self) -> list[str]:
+            return [self.name]
+
+    monkeypatch.setattr(debug, "StallCounts", Watch)
+    rig = ApiRig(tmp_path)
+    DebugRoutes("nsqd").add_to(rig.router)
+
+    async def put(rate: str) -> tuple[int, str]:
+        return await rig.call("PUT", f"/debug/setblockrate?rate={rate}")
+
+    off = (200, "off; PUT /debug/setblockrate?rate=<nanoseconds> turns it on\n")
+    assert await rig.call("GET", "/debug/pprof/block") == off
+    assert await put("5000000") == (200, "")
+    assert await rig.call("GET", "/debug/pprof/block") == (200, "0.005")
+    assert await put("x") == (400, "invalid block rate : x")
+    assert await put("1") == (200, "")
+    assert await put("9" * 15) == (200, "")
+    assert await put("0") == (200, "")
+    assert await rig.call("GET", "/debug/pprof/block") == off
+    assert await put("-1") == (200, "")
+
+    assert watches == [
+        *("open 0.005", "close 0.005", "open 1e-09", "close 1e-09", "open 3600", "close 3600")
+    ]

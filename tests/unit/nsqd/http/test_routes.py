@@ -311,3 +311,15 @@ def test_targets_are_remembered_up_to_a_number(monkeypatch: pytest.MonkeyPatch) 
     assert [router.target(raw) for raw in raws] == targets
     router.target(b"/d")  # one too many: all are forgotten
     assert router.target(b"/a") is not targets[0]
+
+
+@pytest.mark.parametrize(
+    ("target", "location"),
+    [("//a", "/a"), ("/A", "/a"), ("//a/", "/a/"), ("/A/", "/a/"), ("//", "/"), ("/./", "/")],
+)
+def test_a_redirect_keeps_the_slash_at_the_end(target: str, location: str) -> None:
+    router = Router()
+    for path in ("/", "/a", "/a/"):
+        router.add("GET", path, lambda _request: OK)
+
+    assert ask(router, "GET", target)[2].headers == {"Location": location}
