@@ -64,7 +64,6 @@ ELSEWHERE = {
     "nsqd/cli/go/stat.py": "cli/test_go_names.py",
     "nsqd/cli/go/tail.py": "cli/test_go_names.py",
     # Routes are thin, and their contract is HTTP.
-    "nsqd/api/analytics.py": "wire/test_snapshots.py",
     "nsqd/api/console.py": "wire/test_console.py",
     "nsqd/api/config.py": "wire/test_http_api.py",
     "nsqd/api/limits.py": "wire/test_topic_limits.py",

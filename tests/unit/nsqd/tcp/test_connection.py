@@ -623,3 +623,62 @@ def test_each_failure_is_counted_once() -> None:
     silent = ConnectionRig()
     silent.advance(10 * SILENT_INTERVAL_S)
     assert silent.settings.counts.failures == {Failure.SILENT: 1}
+
+
+# --- the end of input
+
+
+def test_a_client_that_sends_no_more_gets_its_last_replies() -> None:
+    rig = ConnectionRig()
+    rig.topic.is_durable = True
+    rig.publish(b"1")
+
+    assert rig.connection.eof_received()
+    rig.advance(0.0)
+    assert rig.transport.is_open
+    rig.topic.receipts[0].settle(None)
+
+    assert rig.texts() == [b"OK"]
+    assert rig.transport.is_closed
+    assert rig.settings.counts.failures == {}
+
+
+def test_a_client_that_stops_within_a_command_is_told_so() -> None:
+    rig = ConnectionRig()
+    rig.send(pub(b"12345")[:-1])
+
+    assert rig.connection.eof_received()
+
+    assert rig.texts() == [b"E_BAD_MESSAGE PUB failed to read message body"]
+    assert rig.transport.has_eof
+
+
+def test_a_client_that_sends_no_more_gets_no_more_messages(tmp_path: Path) -> None:
+    broker = BrokerRig(tmp_path)
+    rig = ConnectionRig(broker=broker.broker)
+    rig.send(b"SUB t c\nRDY 5\n")
+    rig.texts()
+
+    assert rig.connection.eof_received()
+    broker.publish(b"1")  # before the turn in which the client leaves
+    rig.send(pub(b"2"))
+
+    assert rig.texts() == []
+    assert broker.channel().depth == 1
+    rig.advance(0.0)
+    assert rig.transport.is_closed
+    assert rig.settings.connections == set()
+    assert len(broker.channel().consumers) == 0
+
+
+@pytest.mark.parametrize("unsent_bytes", [0, 1])
+def test_a_client_that_leaves_gets_what_is_written(unsent_bytes: int) -> None:
+    rig = ConnectionRig()
+    rig.transport.buffered_bytes = unsent_bytes
+    rig.connection.eof_received()
+    rig.advance(0.0)
+
+    assert rig.transport.is_closed
+    assert (rig.settings.connections == set()) is (unsent_bytes == 0)
+    rig.advance(LINGER_S)
+    assert rig.transport.is_aborted is (unsent_bytes > 0)
