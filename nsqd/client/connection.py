@@ -294,7 +294,12 @@ async def connect(
             if address.is_unix:
                 await loop.create_unix_connection(lambda: connection, address.host)
             else:
-                await loop.create_connection(lambda: connection, address.host, address.port)
+                await loop.create_connection(
+                    lambda: connection,
+                    address.host,
+                    address.port,
+                    local_addr=settings.local_address,
+                )
             await connection.shake_hands(context)
     except TimeoutError as error:
         connection.abort("not connected in time")

@@ -65,6 +65,7 @@ class Settings:
     Attributes:
         auth_secret: sent with AUTH; in no text of this client, and not in a repr.
         sample_rate: percent of the messages that nsqd delivers; 0 is all.
+        local_address: host and port to connect from; port 0 is any.
     """
 
     tls: Tls | None = None
@@ -72,6 +73,7 @@ class Settings:
     compression: Compression | None = None
     deflate_level: int = 6
     connect_timeout: float = 5.0
+    local_address: tuple[str, int] | None = None
     heartbeat_interval: float = 30.0
     msg_timeout: float | None = None
     sample_rate: int = 0
@@ -124,6 +126,7 @@ class ConnectionOptions(TypedDict, total=False):
     compression: Compression | None
     deflate_level: int
     connect_timeout: float
+    local_address: tuple[str, int] | None
     heartbeat_interval: float
     msg_timeout: float | None
     sample_rate: int

@@ -167,18 +167,19 @@ def test_an_nsqd_that_is_not_there_at_the_start_ends_it_with_1(
 
 @pytest.mark.parametrize("tool", CONSUMERS)
 @pytest.mark.parametrize(
-    "flag",
+    ("flag", "code"),
     [
-        "--max-in-flight=-1",
-        "--consumer-opt=sample_rate,200",
-        "--consumer-opt=heartbeat_interval,1ms",
-        "--consumer-opt=tls_root_ca_file,/no/such/file",
+        ("--max-in-flight=-1", 1),
+        ("--consumer-opt=heartbeat_interval,1ms", 1),
+        ("--consumer-opt=sample_rate,200", 2),
+        ("--consumer-opt=msg_timeout,60", 2),
+        ("--consumer-opt=tls_root_ca_file,/no/such/file", 2),
     ],
 )
-def test_values_that_cannot_be_used_are_told_and_end_it_with_1(
-    shell: Shell, tool: str, flag: str
+def test_values_that_cannot_be_used_are_told_and_end_it(
+    shell: Shell, tool: str, flag: str, code: int
 ) -> None:
-    done = shell.run(tool, "--topic=t", NO_NSQD, *CONSUMERS[tool], flag, code=1)
+    done = shell.run(tool, "--topic=t", NO_NSQD, *CONSUMERS[tool], flag, code=code)
 
     assert b"Traceback" not in done.stderr
     assert len(done.stderr.splitlines()) == 1

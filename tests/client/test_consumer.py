@@ -510,3 +510,14 @@ async def test_ten_handlers_at_once(nsqd: Nsqd) -> None:
 
     assert most == 10
     assert consumer.stats().finished == 200
+
+
+@pytest.mark.both_loops
+async def test_connections_come_from_the_address_that_was_asked_for(nsqd: Nsqd) -> None:
+    here = ("127.0.0.2", 0)
+    async with Consumer("topic", "ch", nsqd=[nsqd.tcp_address], local_address=here) as consumer:
+        await until(lambda: consumer.stats().connections or None)
+        stats = await nsqd.get("/stats?format=json&topic=topic")
+
+    [client] = stats["topics"][0]["channels"][0]["clients"]
+    assert client["remote_address"].startswith("127.0.0.2:")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import ssl
 import sys
 from collections.abc import Callable, Sequence
@@ -73,7 +74,7 @@ class GoNsqConfig:
         """Return the keyword arguments of producers and consumers.
 
         Raises:
-            UsageError: values that cannot be used; exit code 1, as in Go.
+            UsageError: values that cannot be used; exit codes as in Go.
         """
         options = dict(self.connection)
         if self.tls.pop("tls_v1", False) or self.tls:
@@ -82,8 +83,10 @@ class GoNsqConfig:
             settings = Settings(**options)
             if settings.tls is not None:
                 settings.tls.make_context()
-        except (ValueError, OSError) as error:
+        except ValueError as error:
             raise UsageError(str(error)) from error
+        except OSError as error:
+            raise UsageError(f"a file of the tls options: {error.strerror or error}", 2) from error
         return options
 
     def consumer_options(self, *, on_give_up: Callable[[Message], None]) -> dict[str, Any]:
@@ -101,37 +104,55 @@ class GoNsqConfig:
         return options
 
 
-def _duration(text: str) -> float:
-    # go-nsq takes a plain number as milliseconds.
-    return int(text) / 1000 if text.isdigit() else parse_duration(text)
+def _bounded(
+    convert: Callable[[str], float], least: float, most: float = math.inf
+) -> Callable[[str], Any]:
+    """Return a converter that refuses what go-nsq refuses."""
+
+    def read(text: str) -> float:
+        value = convert(text)
+        if not least <= value <= most:
+            raise ValueError(f"not between {least:g} and {most:g}")
+        return value
+
+    return read
 
 
+def _local_address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon:
+        raise ValueError("missing port in address")
+    return host.strip("[]"), int(port)
+
+
+# The bounds are those of go-nsq's Config; durations in seconds.
 _CONNECTION: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
-    "dial_timeout": ("connect_timeout", _duration),
+    "dial_timeout": ("connect_timeout", parse_duration),
+    "local_addr": ("local_address", _local_address),
     "client_id": ("client_id", str),
     "hostname": ("hostname", str),
     "user_agent": ("user_agent", str),
     "topology_region": ("topology_region", str),
     "topology_zone": ("topology_zone", str),
-    "heartbeat_interval": ("heartbeat_interval", _duration),
-    "sample_rate": ("sample_rate", int),
-    "deflate_level": ("deflate_level", int),
+    "heartbeat_interval": ("heartbeat_interval", parse_duration),
+    "sample_rate": ("sample_rate", _bounded(int, 0, 99)),
+    "deflate_level": ("deflate_level", _bounded(int, 1, 9)),
     "output_buffer_size": ("output_buffer_size", int),
-    "output_buffer_timeout": ("output_buffer_timeout", _duration),
-    "msg_timeout": ("msg_timeout", _duration),
+    "output_buffer_timeout": ("output_buffer_timeout", parse_duration),
+    "msg_timeout": ("msg_timeout", _bounded(parse_duration, 0)),
     "auth_secret": ("auth_secret", str),
 }
 _CONSUMER: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
-    "lookupd_poll_interval": ("lookupd_interval", _duration),
-    "max_attempts": ("max_attempts", int),
-    "default_requeue_delay": ("requeue_delay", _duration),
-    "max_requeue_delay": ("max_requeue_delay", _duration),
+    "lookupd_poll_interval": ("lookupd_interval", _bounded(parse_duration, 0.01, 300)),
+    "max_attempts": ("max_attempts", _bounded(int, 0, 65535)),
+    "default_requeue_delay": ("requeue_delay", _bounded(parse_duration, 0, 3600)),
+    "max_requeue_delay": ("max_requeue_delay", _bounded(parse_duration, 0, 3600)),
     "skip_lookupd_authorization": ("lookupd_authorization", lambda text: not parse_bool(text)),
 }
 # Fields of BackoffPolicy; a longest pause of 0 is no backoff at all.
 _BACKOFF: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
-    "max_backoff_duration": ("max_pause", _duration),
-    "backoff_multiplier": ("unit", _duration),
+    "max_backoff_duration": ("max_pause", _bounded(parse_duration, 0, 3600)),
+    "backoff_multiplier": ("unit", _bounded(parse_duration, 0, 3600)),
     "backoff_strategy": ("jitter", {"exponential": None, "full_jitter": "full"}.__getitem__),
 }
 _TLS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
@@ -141,19 +162,16 @@ _TLS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "tls_key": ("key", str),
 }
 # Known, checked, and without a meaning here: our client does it by itself, or in another way.
-_IGNORED: Final = frozenset(
-    {
-        "read_timeout",
-        "write_timeout",
-        "local_addr",
-        "lookupd_poll_jitter",
-        "lookupd_poll_timeout",
-        "low_rdy_idle_timeout",
-        "low_rdy_timeout",
-        "rdy_redistribute_interval",
-        "max_msg_size",
-    }
-)
+_IGNORED: Final[dict[str, Callable[[str], Any]]] = {
+    "read_timeout": _bounded(parse_duration, 0.1, 300),
+    "write_timeout": _bounded(parse_duration, 0.1, 300),
+    "lookupd_poll_jitter": _bounded(float, 0, 1),
+    "lookupd_poll_timeout": parse_duration,
+    "low_rdy_idle_timeout": _bounded(parse_duration, 1, 300),
+    "low_rdy_timeout": _bounded(parse_duration, 1, 300),
+    "rdy_redistribute_interval": _bounded(parse_duration, 0.001, 5),
+    "max_msg_size": _bounded(int, 0),
+}
 _TLS_VERSIONS: Final = {
     "ssl3.0": ssl.TLSVersion.TLSv1_2,
     "tls1.0": ssl.TLSVersion.TLSv1_2,
@@ -191,7 +209,7 @@ def _apply(config: GoNsqConfig, key: str, value: str) -> None:
             values[name] = convert(value)
             return
     if key == "max_in_flight":
-        config.max_in_flight = int(value)
+        config.max_in_flight = _bounded(int, 0)(value)
     elif key in ("snappy", "deflate"):
         if parse_bool(value):
             config.connection["compression"] = key
@@ -199,7 +217,9 @@ def _apply(config: GoNsqConfig, key: str, value: str) -> None:
         config.tls["verifies"] = not parse_bool(value)
     elif key == "tls_min_version":
         config.tls["min_version"] = _TLS_VERSIONS[value]
-    elif key not in _IGNORED:
+    elif key in _IGNORED:
+        _IGNORED[key](value)
+    else:
         raise ValueError(f"unknown option {key}")
 
 

@@ -25,6 +25,22 @@ VALUES = {
     "tls_v1": "false",
     "deflate": "false",
     "snappy": "1",
+    "dial_timeout": "1s",
+    "read_timeout": "1s",
+    "write_timeout": "1s",
+    "local_addr": "127.0.0.1:0",
+    "lookupd_poll_interval": "1s",
+    "lookupd_poll_timeout": "1s",
+    "max_requeue_delay": "1s",
+    "default_requeue_delay": "1s",
+    "max_backoff_duration": "1s",
+    "backoff_multiplier": "1s",
+    "low_rdy_idle_timeout": "1s",
+    "low_rdy_timeout": "1s",
+    "rdy_redistribute_interval": "1s",
+    "heartbeat_interval": "1s",
+    "output_buffer_timeout": "1s",
+    "msg_timeout": "1s",
 }
 
 
@@ -34,7 +50,7 @@ def test_every_key_of_go_nsq_is_taken() -> None:
 
 
 def test_values_arrive_at_the_client() -> None:
-    given = ["snappy", "msg-timeout,90s", "heartbeat_interval,1500", "tls_v1", "max_attempts,3"]
+    given = ["snappy", "msg-timeout,90s", "heartbeat_interval,1500ms", "tls_v1", "max_attempts,3"]
     config = read_go_nsq([*given, "tls-insecure-skip-verify"], "consumer-opt")
 
     settings = Settings(**config.connection_options())
@@ -42,11 +58,28 @@ def test_values_arrive_at_the_client() -> None:
     assert settings.heartbeat_interval == 1.5
     assert settings.tls == Tls(verifies=False)
     assert config.consumer == {"max_attempts": 3}
+    bound = read_go_nsq(["local_addr,127.0.0.2:0"], "consumer-opt")
+    assert bound.connection_options() == {"local_address": ("127.0.0.2", 0)}
     asked = read_go_nsq(["skip_lookupd_authorization,false"], "consumer-opt")
     assert asked.consumer == {"lookupd_authorization": True}
 
 
-@pytest.mark.parametrize("text", ["nonsense,1", "sample_rate,x", "tls_min_version,tls9"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nonsense,1",
+        "sample_rate,x",
+        "sample_rate,100",
+        "tls_min_version,tls9",
+        "msg_timeout,60",  # without a unit, which would be a guess
+        "read_timeout,x",
+        "lookupd_poll_jitter,2",
+        "low_rdy_timeout,100ms",
+        "deflate_level,10",
+        "max_msg_size,-1",
+        "local_addr,host",
+    ],
+)
 def test_a_wrong_key_or_value_is_exit_2(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         read_go_nsq([text], "consumer-opt")
