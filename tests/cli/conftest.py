@@ -78,9 +78,13 @@ class Shell:
         return self.run("nsq", *argv, stdin=stdin, code=code).stdout.decode()
 
     def start(self, program: str, *argv: str) -> "subprocess.Popen[bytes]":
-        """Start a command."""
+        """Start a command of ours."""
+        return self.spawn(*command(program, *argv))
+
+    def spawn(self, *argv: str) -> "subprocess.Popen[bytes]":
+        """Start a program, by its path."""
         return subprocess.Popen(
-            command(program, *argv),
+            argv,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
