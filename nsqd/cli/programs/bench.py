@@ -18,7 +18,15 @@ from urllib.parse import urlencode
 
 from nsqd.cli import arguments, loop
 from nsqd.cli.cluster import Cluster
-from nsqd.cli.output import CliError, ExitCode, note, print_json, print_table, show_bytes
+from nsqd.cli.output import (
+    CliError,
+    ExitCode,
+    note,
+    print_json,
+    print_table,
+    print_wrapped,
+    show_bytes,
+)
 from nsqd.cli.programs.latencies import Latencies
 from nsqd.cli.progress import ProgressLine
 from nsqd.cli.target import Node, Target, find_exit_code, find_target
@@ -303,10 +311,11 @@ def _print(options: argparse.Namespace, result: Result) -> None:
         )
         return
     lost = result.published - result.received if is_consuming else 0
-    print(
+    print_wrapped(
+        "",
         f"{count:,} messages of {options.size} B in {result.seconds:.2f} s:"
         f" {rate:,.0f}/s, {show_bytes(round(rate * options.size))}/s;"
-        f" {per_cpu:,.0f} per second of this client's CPU"
+        f" {per_cpu:,.0f} per second of this client's CPU",
     )
     heads = ("milliseconds", "p50", "p99", "p99.9", "max")
     rows = [(name, *_milliseconds(each).values()) for name, each in latencies.items()]
