@@ -31,9 +31,10 @@ def run(main: Coroutine[Any, Any, _T], *, is_busy: bool = True, is_verbose: bool
 def end_with_signals(stop: asyncio.Event) -> None:
     """Have a signal set the event; a second one leaves at once."""
     running = asyncio.get_running_loop()
+    repeats = signals.Repeats()
 
     def interrupt(number: int) -> None:
-        if stop.is_set():
+        if repeats.is_second():
             os._exit(128 + number)
         stop.set()
 

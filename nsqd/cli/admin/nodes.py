@@ -14,7 +14,7 @@ from nsqd.cli.admin.changes import Change, confirm, print_rows, refuse_read_only
 from nsqd.cli.admin.changes import add_arguments as add_changing
 from nsqd.cli.cluster import Cluster, Outcome, check
 from nsqd.cli.figures import read_topics
-from nsqd.cli.output import CliError, ExitCode, note
+from nsqd.cli.output import CliError, ExitCode, note, plural
 from nsqd.cli.target import Node, Target, find_target
 
 EXAMPLES: Final = {
@@ -116,7 +116,8 @@ async def _drain(
             for topic in read_topics(stats)
             for channel in topic["channels"] or []
         )
-        note(f"{len(running)} nodes, {left:,} messages left", is_quiet=options.quiet)
+        here = f"{plural(len(running), 'node')}, {plural(left, 'message')} left"
+        note(here, is_quiet=options.quiet)
         await asyncio.sleep(_POLL_S)
     return code
 

@@ -43,6 +43,7 @@ class Job:
         self._rest: Sequence[list[bytes]] = ()
         self._has_input = True
         self._resent_before = tally.resent
+        self._repeats = signals.Repeats()
         self._due = 0.0  # when the next message may leave, at a given rate
         self._stop = asyncio.Event()
 
@@ -166,7 +167,7 @@ class Job:
         yield list(map(opens, bodies)) if opens else bodies
 
     def _interrupted(self, code: ExitCode) -> None:
-        if self._tally.interrupt is not None:
+        if self._repeats.is_second():
             os._exit(code)
         self._tally.interrupt = code
         self._stop.set()

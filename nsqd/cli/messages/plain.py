@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from types import FrameType
 from typing import Any, Final
 
+from nsqd.cli import signals
 from nsqd.cli.output import ExitCode
 from nsqd.client.address import Address
 from nsqd.protocol import client_wire as wire
@@ -206,6 +207,7 @@ class Interrupts:
         self.code: ExitCode | None = None  # of the first signal
         self._ending = ending
         self._is_asked = False
+        self._repeats = signals.Repeats()
         self._before: dict[signal.Signals, signal._HANDLER] = {}
 
     def leave_to_python(self) -> None:
@@ -236,7 +238,7 @@ class Interrupts:
         self._before.setdefault(number, before)
 
     def _interrupted(self, number: int, _frame: FrameType | None) -> None:
-        if self.code is not None:
+        if self._repeats.is_second():
             os._exit(128 + number)
         self.code = self._ending[signal.Signals(number)]
 

@@ -93,6 +93,7 @@ class Intake:
         self._target = target
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
+        self._repeats = signals.Repeats()
         self._failure: BaseException | None = None
         self._started = time.monotonic()
         self._on_hangup: Callable[[], None] = self._stop.set
@@ -231,7 +232,7 @@ class Intake:
         return f"{line}, backing off ({level})" if level else line
 
     def _interrupted(self, number: signal.Signals) -> None:
-        if self._stop.is_set():
+        if self._repeats.is_second():
             os._exit(128 + number)
         self._stop.set()
 

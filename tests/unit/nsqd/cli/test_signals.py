@@ -26,3 +26,15 @@ def test_nohup_keeps_a_command_alive() -> None:
 
 def test_codes_are_those_of_shells() -> None:
     assert all(code == 128 + number for number, code in signals.CODES.items())
+
+
+def test_a_signal_that_comes_twice_at_once_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 50.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    repeats = signals.Repeats()
+
+    assert not repeats.is_second()
+    now += 0.05  # as `timeout` sends it, to the command and to its group
+    assert not repeats.is_second()
+    now += 1.0
+    assert repeats.is_second()
