@@ -2,7 +2,7 @@
 
 import { html, nothing, render } from "./vendor/lit-html/lit-html.js";
 import * as format from "./format.js";
-import { Poller, Prefs, makeHref, parseRoute } from "./store.js";
+import { Poller, Prefs, makeHref, parseRoute, storageOf } from "./store.js";
 import { rowHeight, watchScroll } from "./table.js";
 import * as queues from "./view_queues.js";
 import { emptyState, openDialog } from "./widgets.js";
@@ -44,7 +44,7 @@ const PARENTS = { topic: "topics", channel: "topics", messages: "topics", node: 
 class App {
   constructor(source) {
     this.source = source;
-    this.prefs = new Prefs(localStorage);
+    this.prefs = new Prefs(storageOf("localStorage"));
     this.route = parseRoute(location.pathname, location.search, BASE);
     this.view = null;
     this.data = null; // what the page's own question brought

@@ -7,8 +7,10 @@
 import { ApiError, ask, serverTime, toObjects, withQuery } from "./api.js";
 import { History, addRates } from "./history.js";
 import { Model, keyOf } from "./model.js";
+import { storageOf } from "./store.js";
 
 const TOKEN_KEY = "nsq-console-token";
+const session = storageOf("sessionStorage");
 // An nsqd that does not say what it can do has these.
 const FIRST_EXTENSIONS = ["peek", "limits", "drain", "archive"];
 const OPTIONS = ["log_level", "mem_queue_size", "msg_timeout", "max_msg_timeout", "max_msg_size", "max_body_size", "max_rdy_count", "sync_every", "sync_timeout", "data_path", "max_attempts", "msg_ttl", "max_depth", "dead_letter_topic_suffix", "nsqlookupd_tcp_addresses"];
@@ -57,7 +59,7 @@ export class NodeSource {
   }
 
   get token() {
-    return sessionStorage.getItem(TOKEN_KEY);
+    return session.getItem(TOKEN_KEY);
   }
 
   request(method, path, query = {}, options = {}) {
@@ -86,12 +88,12 @@ export class NodeSource {
     await ask("GET", "/topic/peek", { token }).catch((error) => {
       if (error.status === 401 || !error.isAnswer) throw error;
     });
-    sessionStorage.setItem(TOKEN_KEY, token);
+    session.setItem(TOKEN_KEY, token);
     this.me.auth = "token";
   }
 
   async signOut() {
-    sessionStorage.removeItem(TOKEN_KEY);
+    session.removeItem(TOKEN_KEY);
     this.me.auth = "none";
   }
 

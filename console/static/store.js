@@ -9,13 +9,32 @@ export const DEFAULTS = {
   columns: {},
 };
 
+// What else would have the page ask without a pause, or fail at each render.
+const FITS = {
+  theme: (value) => ["system", "light", "dark"].includes(value),
+  refresh: (value) => [0, 2, 5, 10, 30].includes(value),
+  columns: (value) => value !== null && typeof value === "object",
+};
+
+/** A storage of the browser ("localStorage"); one of this page alone where the browser refuses it. */
+export function storageOf(name, scope = globalThis) {
+  try {
+    scope[name].getItem("");
+    return scope[name];
+  } catch {
+    const items = new Map();
+    return { getItem: (key) => items.get(key) ?? null, setItem: (key, value) => items.set(key, value), removeItem: (key) => items.delete(key) };
+  }
+}
+
 /** The settings of this browser. */
 export class Prefs {
   constructor(storage) {
     this.storage = storage;
     this.values = { ...DEFAULTS };
     try {
-      Object.assign(this.values, JSON.parse(storage.getItem("nsq-console") ?? "{}"));
+      const stored = Object.entries(JSON.parse(storage.getItem("nsq-console") ?? "{}") ?? {});
+      Object.assign(this.values, Object.fromEntries(stored.filter(([name, value]) => FITS[name]?.(value) ?? typeof value === typeof DEFAULTS[name])));
     } catch {
       // Storage that is closed or holds something else: the defaults hold for this visit.
     }
@@ -66,6 +85,9 @@ export function parseRoute(pathname, search, base) {
   if (first !== undefined) return { name: "unknown", query };
   return { name: place, query };
 }
+
+/** The range of charts that an address names; the first one if it names none that there is. */
+export const rangeOf = ({ query }) => (query.range === "1h" ? "1h" : "10m");
 
 /** The address of a page; query members that are empty, null or false are left out. */
 export function makeHref(base, name, { topic, channel, node, query = {} } = {}) {

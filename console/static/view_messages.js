@@ -50,20 +50,31 @@ function stateOf(app, target) {
   const key = `messages ${target.topic}/${target.channel ?? ""}`;
   let state = app.memory.get(key);
   if (!state) {
-    state = { target, answer: null, error: null, isBusy: false, open: new Map(), marks: new Set() };
+    state = { target, answer: null, error: null, isBusy: false, asked: null, open: new Map(), marks: new Set() };
     app.memory.set(key, state);
+  }
+  // The address may have changed by the back button, or while the last look was under way.
+  if (!state.isBusy && state.asked !== JSON.stringify(questionOf(app))) {
+    state.open.clear();
     look(app, state);
   }
   return state;
+}
+
+/** What the address asks for. */
+function questionOf({ route: { query } }) {
+  const { where, count = "20", node } = query;
+  return { where, count, node, order: query.order === "newest" ? "newest" : undefined };
 }
 
 async function look(app, state) {
   if (state.isBusy) return;
   state.isBusy = true;
   app.invalidate();
-  const { where, count = "20", node, order } = app.route.query;
+  const question = questionOf(app);
+  state.asked = JSON.stringify(question);
   try {
-    state.answer = await app.source.messages({ ...state.target, where, count, node, order });
+    state.answer = await app.source.messages({ ...state.target, ...question });
     state.error = null;
   } catch (error) {
     state.error = error;
@@ -184,7 +195,7 @@ function originSummary(messages) {
 
 async function loadWhole(app, state, message) {
   try {
-    const whole = await app.source.message({ ...state.target, node: message.node, id: message.id, order: app.route.query.order });
+    const whole = await app.source.message({ ...state.target, node: message.node, id: message.id, order: questionOf(app).order });
     Object.assign(message, { body: undefined, body_base64: undefined }, whole.message ?? whole, { cut: false });
     bodies.delete(message);
     const view = state.open.get(messageKey(message));
@@ -245,11 +256,7 @@ export function panel(app, target) {
   const isNewest = order === "newest";
   const lacksNewest = app.source.lacks("peek_newest");
   const chosen = new Set(where ? where.split(",") : PLACES.map(([id]) => id));
-  const change = (changes) => {
-    app.setQuery(changes);
-    state.open.clear();
-    look(app, state);
-  };
+  const change = (changes) => app.setQuery(changes);
   const setPlace = (id, isOn) => {
     if (isOn) chosen.add(id);
     else chosen.delete(id);

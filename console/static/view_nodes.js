@@ -5,6 +5,7 @@ import * as actions from "./actions.js";
 import * as format from "./format.js";
 import { perSecond } from "./history.js";
 import { serverTime } from "./api.js";
+import { rangeOf } from "./store.js";
 import { table } from "./table.js";
 import { badge, button, chart, emptyState, openDialog, rangePicker, tile, tiles } from "./widgets.js";
 
@@ -115,7 +116,7 @@ export const node = {
   title: (app) => app.route.node,
   every: 5,
   async load(app, route) {
-    const [detail, history] = await Promise.all([app.source.nodeDetail(route.node), app.source.history({ node: app.source.mode === "node" ? undefined : route.node, range: app.route.query.range ?? "10m" })]);
+    const [detail, history] = await Promise.all([app.source.nodeDetail(route.node), app.source.history({ node: app.source.mode === "node" ? undefined : route.node, range: rangeOf(app.route) })]);
     const producers = await app.source.clients({ node: route.node, kind: "producer" }).catch(() => null);
     return { detail, history, producers };
   },

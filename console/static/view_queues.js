@@ -3,15 +3,15 @@
 import { html, nothing } from "./vendor/lit-html/lit-html.js";
 import * as format from "./format.js";
 import { invalidName } from "./model.js";
+import { rangeOf } from "./store.js";
 import { columnsMenu, table } from "./table.js";
 import { badge, button, chart, copyLine, emptyState, paused, rangePicker, spark, tabs, tile, tiles } from "./widgets.js";
 
 const pausedRow = (row) => paused({ pausedNodes: row.paused, nodeCount: row.nodes });
 const estimated = (row) => (row.out_estimated ? html`<abbr title="estimated: this node does not count finished messages, and emptying looks like finishing">~</abbr>` : nothing);
-const range = (app) => app.route.query.range ?? "10m";
 
 /** History that a page asks for with its other figures. */
-const historyOf = (app, query) => app.source.history({ ...query, range: range(app) });
+const historyOf = (app, query) => app.source.history({ ...query, range: rangeOf(app.route) });
 
 function errorState(app, error, { what, back, backLabel, more }) {
   if (error.status === 404) return emptyState(what, html`<p><a href=${back}>${backLabel}</a></p>`, more ?? nothing);

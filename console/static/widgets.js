@@ -2,6 +2,7 @@
 
 import { html, nothing, render, svg } from "./vendor/lit-html/lit-html.js";
 import * as format from "./format.js";
+import { rangeOf } from "./store.js";
 
 const ROOT = document.querySelector('meta[name="nsq-root"]').content;
 
@@ -9,7 +10,7 @@ export const badge = (text, kind = "", tip) => html`<span class="badge ${kind}" 
 
 /** A figure with its name; `tip` explains it. */
 export const tile = (label, value, { tip, note, href, id, isDouble } = {}) => html`<div class="tile ${isDouble ? "double" : ""}" title=${tip ?? nothing} id=${id ?? nothing}>
-  <dt>${href ? html`<a href=${href}>${label}</a>` : label}</dt><dd>${value}${note ? html` <small>${note}</small>` : nothing}</dd></div>`;
+  <dt>${href ? html`<a href=${href}>${label}</a>` : label}</dt><dd>${value}${note ? html` <small class="note">${note}</small>` : nothing}</dd></div>`;
 
 export const tiles = (...list) => html`<dl class="tiles">${list}</dl>`;
 
@@ -190,11 +191,11 @@ export function chart(app, title, history, lines, unit = "") {
   const show = unit === "ns" ? format.latency : unit === "/s" ? (value) => `${format.rate(value)} per second` : format.count;
   const last = content.lines.map((line) => `${line.label} ${show(line.values.findLast((each) => each !== null))}`).join(", ");
   return html`<figure class="chart"><figcaption>${title}</figcaption>
-    <nsq-chart role="img" aria-label="${title}: now ${last}" .style=${`--rows2:${Math.ceil(lines.length / 2)};--rows4:${Math.ceil(lines.length / 4)}`} .content=${content}></nsq-chart></figure>`;
+    <nsq-chart role="img" aria-label="${title}: now ${last}" .style=${`--rows2:${Math.ceil(lines.length / 2)};--rows3:${Math.ceil(lines.length / 3)}`} .content=${content}></nsq-chart></figure>`;
 }
 
 export const rangePicker = (app) => html`<div class="range" role="group" aria-label="range of the charts">
-  ${["10m", "1h"].map((range) => html`<button type="button" aria-pressed=${(app.route.query.range ?? "10m") === range ? "true" : "false"} @click=${() => app.setQuery({ range: range === "10m" ? null : range })}>${range === "10m" ? "10 min" : "1 h"}</button>`)}
+  ${["10m", "1h"].map((range) => html`<button type="button" aria-pressed=${rangeOf(app.route) === range ? "true" : "false"} @click=${() => app.setQuery({ range: range === "10m" ? null : range })}>${range === "10m" ? "10 min" : "1 h"}</button>`)}
 </div>`;
 
 export const tabs = (app, names, now) => html`<nav class="tabs" aria-label="parts of this page">

@@ -188,6 +188,18 @@ def test_an_age_that_grows_moves_no_column(cluster: Cluster, open_page: OpenPage
     assert columns[0] == columns[1] != []
 
 
+def test_a_note_stands_below_its_figure(cluster: Cluster, open_page: OpenPage) -> None:
+    page = open_page(cluster.admin, f"/nodes/{cluster.nsqds[0].http_address}", base="")
+    note = page.locator(".tile", has_text="Disk used").locator(".note")
+    expect(note).to_contain_text("free")
+
+    # Beside it, a figure that grows would push it into another line, and the page down.
+    figure_top, note_top = note.evaluate(
+        "(note) => [note.parentElement, note].map((each) => each.getBoundingClientRect().top)"
+    )
+    assert note_top > figure_top + 15
+
+
 def test_a_node_that_does_not_answer_is_not_called_empty(
     cluster: Cluster, open_page: OpenPage
 ) -> None:
