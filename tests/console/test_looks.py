@@ -188,6 +188,24 @@ def test_an_age_that_grows_moves_no_column(cluster: Cluster, open_page: OpenPage
     assert columns[0] == columns[1] != []
 
 
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_age_of_the_figures_moves_nothing_in_the_bar(
+    cluster: Cluster, open_page: OpenPage, width: int
+) -> None:
+    page = open_page(cluster.admin, "/settings", base="", width=width)
+    seen = set()
+    for text in ("live", "live · 9 s ago", "live · 30 s ago"):
+        page.locator("#state").evaluate("(state, text) => { state.lastChild.data = text; }", text)
+        seen.add(
+            page.evaluate(
+                "['.search', '.menu-button', '#interval', '#theme'].map("
+                "(each) => document.querySelector(each).getBoundingClientRect().x).join()"
+            )
+        )
+
+    assert len(seen) == 1
+
+
 def test_a_note_stands_below_its_figure(cluster: Cluster, open_page: OpenPage) -> None:
     page = open_page(cluster.admin, f"/nodes/{cluster.nsqds[0].http_address}", base="")
     note = page.locator(".tile", has_text="Disk used").locator(".note")
