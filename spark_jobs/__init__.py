@@ -3,7 +3,7 @@
 source.py   the format nsq, made known by `register`
 option_values.py, tls.py, object_store.py, hadoop_settings.py  what its options may say
 read/       queues as rows: options, columns, batch and stream readers of files, and of a fleet
-write/      rows as messages: the sink, and the client that publishes
+write/      rows as messages: the sink, the client that publishes; tally.py, counts of tasks
 ship/       history copied to where it may grow; pace.py, at a rate
 jobs/       what `nsqd-spark` does; run by commands.py, __main__.py, session.py
 The door: `from spark_jobs import register, publish, read_corrupt_records, snapshot`. No module here

@@ -73,6 +73,8 @@ class NsqDataSource(DataSource):
 
     # The session's settings of object stores, as options; those of a read come before them.
     store_options: ClassVar[dict[str, str]] = {}
+    # How executors know the driver.
+    driver_host: ClassVar[str | None] = None
 
     @classmethod
     def name(cls) -> str:
@@ -96,7 +98,7 @@ class NsqDataSource(DataSource):
         options = self._read_options(is_stream=True)
         if options.table is not Table.MESSAGES:
             raise ValueError("a stream has messages only; read the table corrupt_records at once")
-        return NsqStreamReader(options, arrow_schema(schema))
+        return NsqStreamReader(options, arrow_schema(schema), self.driver_host)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001
         return NsqWriter(_sink_options(self.options, schema, overwrites=overwrite))
@@ -133,13 +135,14 @@ def register(spark: SparkSession, *, pushes_filters: bool = False) -> None:
     if pushes_filters:
         spark.conf.set(PUSHDOWN_SETTING, "true")
     kind = FilteringNsqDataSource if pushes_filters else NsqDataSource
-    found = find_hadoop_options(session_settings(spark))
-    if found:
-        # Made here, so that Spark's copy of the class has the value: it takes no class by its name
-        # that no module has.
-        attributes = {"store_options": found, "__module__": __name__}
-        kind = cast(type[NsqDataSource], type(kind.__name__, (kind,), attributes))
-    spark.dataSource.register(kind)
+    # Made here, so that Spark's copy of the class has the values: it takes no class by its name
+    # that no module has.
+    attributes = {
+        "store_options": find_hadoop_options(session_settings(spark)),
+        "driver_host": spark.conf.get("spark.driver.host", None),
+        "__module__": __name__,
+    }
+    spark.dataSource.register(cast(type[NsqDataSource], type(kind.__name__, (kind,), attributes)))
 
 
 @contextmanager

@@ -57,6 +57,7 @@ from spark_jobs.read.options import Mode, Origin, ReadOptions
 from spark_jobs.read.plan import gather, make_slice
 from spark_jobs.read.queue import Queue, find_gaps, ranges_of
 from spark_jobs.read.reader import read_partition
+from spark_jobs.read.skipped import SkippedPlaces
 
 _logger = logging.getLogger(__name__)
 
@@ -66,7 +67,9 @@ _MAX_SEEN_SIZES = 64
 class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A reader that decides on the driver which rows a micro-batch has; executors call `read`."""
 
-    def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
+    def __init__(
+        self, options: ReadOptions, schema: pa.Schema, driver_host: str | None = None
+    ) -> None:
         if options.since_ns is not None or options.until_ns is not None:
             raise ValueError("a stream has no since and until; filter the stream instead")
         if options.includes_bad or options.includes_unsynced:
@@ -80,6 +83,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Where the last batch ended, for the metrics.
         self._reached: Mapping[QueueKey, Position] = {}
         self._losses = _Losses(self._options)
+        self._skipped = SkippedPlaces(driver_host)
         self._manifests = ManifestCache()
         # Final sizes of segments that earlier looks saw, of nodes over HTTP.
         self._seen_sizes: dict[QueueKey, dict[int, int]] = {}
@@ -128,7 +132,9 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Report where the queues end: the distance of a batch's end from it is the lag."""
         look = self._look or self._take_look()
         latest = StreamOffset({key: look.end_of(key) for key in look.queues}, {}).to_json()
-        return latest | {"metrics": measure(look, self._reached, self._options)}
+        metrics = measure(look, self._reached, self._options)
+        metrics["damage"] += self._skipped.count()
+        return latest | {"metrics": metrics}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         if self._is_idle and self._target is None and self._is_look_fresh():
@@ -168,13 +174,15 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     replace(each, identity=last.identity)
                     for each in self._slices(queue, first, last.position)
                 ]
-        return gather(slices, self._options)
+        tally = "" if self._options.mode is Mode.FAILFAST else self._skipped.address()
+        return [replace(each, tally=tally) for each in gather(slices, self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(partition, self._schema, self._options)
 
     def stop(self) -> None:
         self._open_segments.close()
+        self._skipped.close()
 
     def _is_look_fresh(self) -> bool:
         look = self._look

@@ -56,6 +56,7 @@ from pyspark.sql.types import (
 )
 
 from spark_jobs.pace import Pace
+from spark_jobs.tally import Tally, TallyClient
 from spark_jobs.write.options import SinkOptions
 from spark_jobs.write.publisher import (
     Command,
@@ -66,7 +67,6 @@ from spark_jobs.write.publisher import (
     encode_mpub,
     find_addresses,
 )
-from spark_jobs.write.tally import Tally, TallyClient
 
 _PREFIX_BYTES = 4
 _MAX_DEFER_MS = 2**31 - 1
@@ -220,12 +220,12 @@ def publish_batches(batches: Iterator[pa.RecordBatch], options: SinkOptions) -> 
             for topic, command in commands_of(batch, options):
                 if publisher is None:
                     publisher = _open(options, topic)
-                    tally = TallyClient(options.tally, attempt) if options.tally else None
+                    tally = TallyClient(options.tally) if options.tally else None
                 pace.wait(command.message_count)
                 publisher.publish(command)
                 by_topic[topic] = by_topic.get(topic, 0) + command.message_count
                 if tally is not None:
-                    tally.tell(publisher.published_count)
+                    tally.tell(attempt, publisher.published_count)
         if publisher is None:
             return Published()
         publisher.flush()
@@ -240,7 +240,7 @@ def publish_batches(batches: Iterator[pa.RecordBatch], options: SinkOptions) -> 
         if publisher is not None:
             publisher.close()
             if tally is not None:
-                tally.tell(publisher.published_count)
+                tally.tell(attempt, publisher.published_count)
                 tally.close()
 
 

@@ -133,3 +133,29 @@ def test_messages_deleted_before_they_were_read(
     query = tail.start(is_available_now=True, failOnDataLoss="false")
     assert query.awaitTermination(PATIENCE_S)
     assert tail.bodies() == sorted(expected("t", 250) + [f"t-{n}" for n in range(550, 560)])
+
+
+def test_damage_that_is_skipped_is_counted(
+    spark: SparkSession, nsqd: DaemonProcess, tmp_path: Path
+) -> None:
+    """By default it ends the query; with PERMISSIVE the next progress has the places."""
+    publish(nsqd, "t", 0, 500)
+    wait_until_synced(nsqd, "t", 500)
+    nsqd.stop()
+    second = nsqd.data_path / "t.diskqueue.000001.dat"
+    content = second.read_bytes()
+    second.write_bytes(b"\xff" * 4 + content[4:])
+    lost = content.count(b"t-")
+
+    query = Tail(spark, nsqd, tmp_path / "strict").start(is_available_now=True)
+    with pytest.raises(StreamingQueryException, match=r"t\.diskqueue\.000001\.dat at offset 0"):
+        query.awaitTermination(PATIENCE_S)
+
+    tail = Tail(spark, nsqd, tmp_path / "lenient")
+    query = tail.start(is_available_now=True, mode="PERMISSIVE", maxRowsPerTrigger="150")
+    assert query.awaitTermination(PATIENCE_S)
+    assert query.lastProgress is not None
+    [source] = query.lastProgress["sources"]
+    metrics = json.loads(source["latestOffset"])["metrics"]
+    assert len(tail.bodies()) == 500 - lost
+    assert (metrics["damage"], metrics["lagBytes"]) == (1, 0)

@@ -106,7 +106,8 @@ ELSEWHERE = {
     "spark_jobs/jobs/progress.py": "spark/test_progress.py",
     "spark_jobs/jobs/replay.py": "spark/test_jobs.py",
     "spark_jobs/jobs/ship.py": "unit/spark_jobs/ship/test_shipment.py",
-    "spark_jobs/write/tally.py": "spark/test_tally.py",
+    "spark_jobs/read/skipped.py": "spark/test_tally.py",
+    "spark_jobs/tally.py": "spark/test_tally.py",
     # What nodes answer is only seen from a running nsqd.
     "spark_jobs/read/fleet/client.py": "spark/test_fleet.py",
     "spark_jobs/read/fleet/leases.py": "spark/test_fleet.py",

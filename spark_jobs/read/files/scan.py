@@ -10,6 +10,7 @@ import logging
 import mmap
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -37,6 +38,7 @@ from spark_jobs.read.files.records import Offsets, Records, damage_batch, find_r
 from spark_jobs.read.fleet.client import NodeError, RefusedError
 from spark_jobs.read.fleet.remote_file import RemoteFile, read_whole
 from spark_jobs.read.options import Mode, Origin, ReadOptions
+from spark_jobs.read.skipped import SkipTeller
 
 # Small enough for the cache of the CPU; 1 to 16 MiB are equally fast, 64 is not.
 WINDOW_BYTES = 4 * 1024 * 1024
@@ -94,10 +96,13 @@ class MessagePartition(InputPartition):
     """The slices whose messages one task reads."""
 
     slices: tuple[SegmentSlice, ...]
+    # Where to tell the damage that is skipped, for streams.
+    tally: str = ""
 
     def read(self, schema: pa.Schema, options: ReadOptions) -> Iterator[pa.RecordBatch]:
         """Read the messages, see `read_batches`."""
-        return read_batches(self.slices, schema, options)
+        with closing(SkipTeller(self.tally)) as teller:
+            yield from read_batches(self.slices, schema, options, teller)
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,10 @@ class Corruption:
 
 
 def read_batches(
-    slices: tuple[SegmentSlice, ...], schema: pa.Schema, options: ReadOptions
+    slices: tuple[SegmentSlice, ...],
+    schema: pa.Schema,
+    options: ReadOptions,
+    teller: SkipTeller | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read the messages of the slices, in order.
 
@@ -139,6 +147,8 @@ def read_batches(
         if isinstance(found, Corruption):
             if options.mode is Mode.FAILFAST:
                 raise DamagedSegmentError(_describe(found))
+            if teller is not None:
+                teller.tell(each.path, found.offset, found.byte_count)
             if DAMAGE_COLUMN in schema.names:
                 text = f"{found.kind}: {_describe(found)}"
                 yield damage_batch(schema, each.constants, found.offset, text)

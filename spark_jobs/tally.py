@@ -1,8 +1,8 @@
-"""A count, on the driver, of published messages, also those of tasks that failed or were killed.
+"""Counts that tasks tell the driver while they run, in lines of a name and a count.
 
-Spark tells the driver only of attempts that ended well. So each attempt tells the driver itself, in
-a line after every answer of nsqd: its id, and how many messages are acknowledged by then. What an
-attempt published that Spark then ran again is known up to its last line.
+Spark tells the driver only of attempts that ended well, and of a source nothing at all. So each
+attempt tells the driver itself: a sink its id, and how many messages nsqd has acknowledged by then;
+a stream the places that it has skipped. The last count of a name is the one that counts.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ class Tally:
         threading.Thread(target=self._accept, name="tally", daemon=True).start()
 
     def counts(self) -> Mapping[str, int]:
-        """Return the acknowledged messages of each attempt that has told any."""
+        """Return the last count of each name."""
         with self._lock:
             return dict(self._counts)
 
@@ -59,45 +59,50 @@ class Tally:
         with connection, connection.makefile("rb") as lines, contextlib.suppress(OSError):
             while line := lines.readline(_MAX_LINE_BYTES):
                 try:
-                    secret, attempt, count = json.loads(line)
+                    secret, name, count = json.loads(line)
                 except (ValueError, TypeError):
                     return
                 if not secrets.compare_digest(str(secret), self._secret):
                     return
                 with self._lock:
-                    self._counts[str(attempt)] = int(count)
+                    self._counts[str(name)] = int(count)
 
 
 class TallyClient:
     """A task's side; a driver that cannot be reached is logged once and no error."""
 
-    def __init__(self, address: str, attempt: str) -> None:
+    def __init__(self, address: str) -> None:
         host, port, self._secret = address.rsplit("/", 2)
-        self._attempt = attempt
-        self._told = 0
+        self._told: tuple[str, int] | None = None
         self._socket: socket.socket | None = None
         try:
             self._socket = socket.create_connection((host, int(port)), _TIMEOUT_S)
         except OSError as error:
             self._give_up(error)
 
-    def tell(self, count: int) -> None:
-        """Tell how many messages are acknowledged by now."""
-        if self._socket is None or count == self._told:
+    def tell(self, name: str, count: int) -> None:
+        """Tell how many there are of a name by now."""
+        if self._socket is None or (name, count) == self._told:
             return
-        self._told = count
-        line = json.dumps([self._secret, self._attempt, count]) + "\n"
+        self._told = name, count
+        line = json.dumps([self._secret, name, count]) + "\n"
         try:
             self._socket.sendall(line.encode())
         except OSError as error:
             self._give_up(error)
 
     def close(self) -> None:
-        """Close the connection."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        """Close the connection when the driver has read everything: a task ends after that."""
+        if self._socket is None:
+            return
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+            self._socket.recv(1)
+        self._socket.close()
+        self._socket = None
 
     def _give_up(self, error: OSError) -> None:
         _logger.warning("counts of this task are not told to the driver error=%s", error)
-        self.close()
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
