@@ -33,10 +33,10 @@ _TIME_LABEL_PIXELS = 70
 _COLUMN_LABEL_PIXELS = 44
 _MAX_COLUMN_PIXELS = 56
 _ROW_PIXELS = 22
-_RANK = 380
-_NAME_PIXELS = 140
+_RANK = 400
+_NAME_PIXELS = 180
 _VALUE_PIXELS = 150
-_MAX_NAME_CHARACTERS = 20
+_MAX_NAME_CHARACTERS = 28
 _SPARK_WIDTH = 120
 _SPARK_HEIGHT = 22
 
@@ -165,12 +165,18 @@ def rank_chart(
     for index, (name, value) in enumerate(rows):
         y = index * _ROW_PIXELS + 4
         width = max((_RANK - _NAME_PIXELS - _VALUE_PIXELS) * value / top, 1)
-        is_long = len(name) > _MAX_NAME_CHARACTERS
-        shown = f"{name[: _MAX_NAME_CHARACTERS - 1]}…" if is_long else name
         bars.append(Bar(_NAME_PIXELS, y, round(width, 1), 15, f"{name}: {show(value)}", 2))
-        texts.append(Text(_NAME_PIXELS - 8, y + 12, shown, "name", "end", name))
+        texts.append(Text(_NAME_PIXELS - 8, y + 12, _shorten(name), "name", "end", name))
         texts.append(Text(round(_NAME_PIXELS + width + 6, 1), y + 12, show(value)))
     return Chart(label, _RANK, _ROW_PIXELS * len(rows) + 4, bars=bars, texts=texts)
+
+
+def _shorten(name: str) -> str:
+    """Cut a long name in the middle: the end of a topic often tells it from its neighbours."""
+    if len(name) <= _MAX_NAME_CHARACTERS:
+        return name
+    tail = _MAX_NAME_CHARACTERS // 2
+    return f"{name[: _MAX_NAME_CHARACTERS - 1 - tail]}…{name[-tail:]}"
 
 
 def sparkline(counts: Sequence[int]) -> str:

@@ -27,6 +27,8 @@ from spark_jobs.jobs.report_figures import NodeFigures, QueueFigures, Report, ti
 
 # More queues than that are only in the table; their figures are in report.json and in the tables.
 _MAX_DETAILS = 200
+# The table of queues gives topics with longer names more room.
+_LONG_NAME = 24
 _MAX_RANKS = 10
 _MIN_RANKS = 2
 _MAX_FIELDS_SHOWN = 100
@@ -70,6 +72,7 @@ class TopicFields(NamedTuple):
 
 def render(report: Report) -> str:
     """Return the page."""
+    details = list(_details(report))
     page: str = _TEMPLATE.render(
         report=report,
         tiles=_tiles(report),
@@ -83,7 +86,9 @@ def render(report: Report) -> str:
         kinds=Counter(row["kind"] for row in report.corrupt_records).most_common(),
         sparklines=_sparklines(report),
         damage=report.corrupt_records[:_MAX_CORRUPT_SHOWN],
-        details=list(_details(report)),
+        details=details,
+        detailed={each.index for each in details},
+        has_long_names=any(len(queue.topic) > _LONG_NAME for queue in report.queues),
         topics=list(_topics(report)),
         max_fields=_MAX_FIELDS_SHOWN,
     )

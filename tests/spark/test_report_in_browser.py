@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -161,3 +162,31 @@ def test_the_table_sorts_and_finds(tmp_path: Path) -> None:
     assert found["before"] == "topic-0000"
     assert found["after"] == "topic-0099"
     assert found["search"] == "topic-0042"
+
+
+def test_numbers_are_sorted_as_numbers(tmp_path: Path) -> None:
+    """Negative ones and fractions, too: -0.5 is above -10, and 8.76 below 8.9."""
+    report = made_fleet_report(30)
+    for number, queue in enumerate(report.queues):
+        assert queue.growth is not None
+        change = number * 7 % 30 - 15
+        queue.growth = replace(queue.growth, before_count=0, after_count=change, span_s=420)
+    script = """<script>{
+      const table = document.getElementById('queues'), found = {};
+      for (const th of table.tHead.rows[0].cells) if (th.className === 'n') {
+        th.click();
+        const cells = [...table.tBodies[0].rows].map(row => row.cells[th.cellIndex]);
+        found[th.innerText] = cells.map(cell => cell.dataset.sort);
+      }
+      document.title = JSON.stringify(found);
+    }</script>"""
+
+    dom, console = look(render(report).replace("</body>", f"{script}</body>"), tmp_path)
+
+    assert console == []
+    title = re.search(r"<title>(.*?)</title>", dom)
+    assert title is not None
+    columns = {name: list(map(float, keys)) for name, keys in json.loads(title[1]).items()}
+    assert len(columns) > 10
+    for name, keys in columns.items():
+        assert keys == sorted(keys, reverse=True), name

@@ -6,7 +6,10 @@ for (const th of document.querySelectorAll('th')) {
     for (const other of th.parentNode.cells) other.removeAttribute('aria-sort');
     th.setAttribute('aria-sort', up ? 'ascending' : 'descending');
     const key = row => row.cells[column].dataset.sort || row.cells[column].textContent;
-    const order = (a, b) => key(a).localeCompare(key(b), undefined, {numeric: true});
+    // The numeric order of texts knows whole numbers only: no signs, no fractions.
+    const isNumber = text => text !== '' && isFinite(text);
+    const compare = (a, b) => isNumber(a) && isNumber(b) ? a - b : a.localeCompare(b, undefined, {numeric: true});
+    const order = (a, b) => compare(key(a), key(b));
     const rows = [...body.rows].sort((a, b) => up ? order(a, b) : order(b, a));
     body.append(...rows);
   });

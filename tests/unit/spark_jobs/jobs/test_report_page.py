@@ -58,6 +58,15 @@ def test_many_queues_have_a_bound() -> None:
     assert "Details of the 200 largest queues" in page
 
 
+@pytest.mark.parametrize("queue_count", [3, 500])
+def test_every_link_leads_to_a_section(queue_count: int) -> None:
+    page = render(made_report(queue_count))
+
+    links = re.findall('href="#(.*?)"', page)
+    assert links
+    assert set(links) == set(re.findall('<details class="card" id="(.*?)"', page))
+
+
 def test_a_queue_without_messages_has_no_plots() -> None:
     report = made_report(2)
     empty = figures("empty", None, 1)
