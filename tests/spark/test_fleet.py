@@ -49,6 +49,10 @@ class Consumer:
         for _ in range(count):
             self._socket.sendall(b"FIN " + self.ids.pop() + b"\n")
 
+    def requeue(self, count: int) -> None:
+        for _ in range(count):
+            self._socket.sendall(b"REQ " + self.ids.pop() + b" 0\n")
+
     def close(self) -> None:
         self._file.close()
         self._socket.close()

@@ -50,7 +50,9 @@ def _explain(status: int, code: str) -> str:
     if status == 401:
         return ": it asks for a token, see the option authTokenFile"
     if status == 404 and code == "NOT_FOUND":
-        return ": it does not serve its queues; it must be this nsqd, with --analytics"
+        return (
+            ": it does not serve its queues. The original nsqd does not: read its data path instead"
+        )
     return {
         "ANALYTICS_DISABLED": ": it was started with --analytics=false",
         "TOO_MANY_LEASES": ": too many snapshots at a time; they end after the option lease, or at"
