@@ -13,7 +13,7 @@ from cpython cimport array
 from cpython.ref cimport PyObject
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from array import array
@@ -86,12 +86,13 @@ cdef struct Message:
 cdef Py_ssize_t _measure(
     const Part* parts, const Message* messages, Py_ssize_t count, unsigned int* sizes
 ) noexcept nogil:
-    """Note the size of each record; return that of all, -1 if a part of one is not bytes.
+    """Note the size of each record; return that of all, -1 if a part of one is not bytes, and -2 if
+    one is too large for its prefix.
 
     The first look at a message that came a while ago waits for the memory: not in `join_records`,
     which holds the interpreter.
     """
-    cdef Py_ssize_t index, size = 0
+    cdef Py_ssize_t index, record, size = 0
     for index in range(count):
         while index >= parts.stop:
             parts += 1
@@ -99,13 +100,11 @@ cdef Py_ssize_t _measure(
             return -1
         if not PyBytes_CheckExact(messages[index].body):
             return -1
-        sizes[index] = (
-            4
-            + parts.head_size
-            + BytesSize(messages[index].tail)
-            + BytesSize(messages[index].body)
-        )
-        size += sizes[index]
+        record = parts.head_size + BytesSize(messages[index].tail) + BytesSize(messages[index].body)
+        if record > INT32_MAX:
+            return -2
+        sizes[index] = 4 + record
+        size += 4 + record
     return size
 
 
@@ -165,8 +164,10 @@ def join_records(list parts not None):
                 size = _measure(heads, messages, count, sizes)
         else:
             size = _measure(heads, messages, count, sizes)
-        if size < 0:
+        if size == -1:
             raise TypeError("heads, tails and bodies are bytes")
+        if size < 0:
+            raise ValueError("a message is too large for a record")
         records = PyBytes_FromStringAndSize(NULL, size)
         place = <unsigned char*> PyBytes_AS_STRING(records)
         if is_large or size >= _LARGE_BYTES:

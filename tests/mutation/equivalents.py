@@ -48,7 +48,7 @@ QUANTA = {
     """,
     "from which on the quicker of two ways is taken; both do the same": """
         diskqueue/progress._MAX_RUN_COUNT diskqueue/progress._TRIM_COUNT
-        nsqd/broker/archive/archive._NOW_BYTES
+        nsqd/broker/archive/keeper.NOW_BYTES nsqd/broker/archive/keeper.NOW_MIN_BYTES
         diskqueue/segment._MIN_UNIFORM_COUNT nsqd/broker/consumer.LINGER_MAX_COUNT
         nsqd/broker/consumer.LINGER_S nsqd/broker/limits/causes.LARGE_BYTES
         nsqd/protocol/command_parser.MIN_AHEAD_BYTES nsqd/protocol/command_parser.MIN_RUN_COUNT

@@ -4,7 +4,7 @@
                       `at most MAX_WAITING_BYTES'
 
 The topic gives each published batch to `add`, which never waits. `ArchiveKeeper` decides when the
-gathered messages of an archive are written and synced, which happens in threads. Publishers wait
+gathered messages of an archive are written and synced, most often in threads. Publishers wait
 while much of their topic is not written. If the disk fails or takes long they do not: then history
 waits in memory up to the bound of the `Backlog`, and messages beyond are counted but not kept.
 
@@ -16,7 +16,6 @@ for makes the records durable and nothing else; checksums and metadata follow wi
 syncs.
 """
 
-import contextlib
 import errno
 import logging
 import threading
@@ -26,7 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
-from nsqd.broker.archive.gathering import Gathering, Part, Records
+from nsqd.broker.archive.gathering import Gathering, Records
 from nsqd.broker.archive.retention import ArchiveLook, RetainedLog, Sync
 from nsqd.broker.queue.batch import RECORD_OVERHEAD_BYTES, AnyBatch, Batch, RecordedBatch
 from nsqd.broker.queue.pace import Pace
@@ -39,8 +38,6 @@ ROUND_BYTES = 4 * 1024 * 1024
 # Publishers wait for history of their topic while more than this is not written: a disk that is
 # quick keeps up with as many messages as the loop can take only if the loop rests now and then.
 HOLD_BYTES = 16 * 1024 * 1024
-# So much is written on the loop, if a sync follows.
-_NOW_BYTES = 256 * 1024
 # The bound of the backlog, of all topics together.
 MAX_WAITING_BYTES = 64 * 1024 * 1024
 
@@ -162,13 +159,15 @@ class Archive:
         self.dropped_count = 0
         self.is_closed = False
         self._are_files_removed = False
+        # Why history is not written, not durable, or without its metadata; None if it is.
         self.write_error: OSError | None = None
+        self.commit_error: OSError | None = None
         self.sync_error: OSError | None = None
         self._backlog = backlog
         self._open_log = open_log
         self._on_delete = on_delete
         self._log: RetainedLog | None = None
-        self._gathering = Gathering(segment_bytes)
+        self.gathering = Gathering(segment_bytes)
         # The part of the backlog that is this archive's.
         self._waiting_bytes = 0
         # Messages added, written and synced since the start, and who waits for how many of them.
@@ -178,9 +177,10 @@ class Archive:
         # The last messages were not kept.
         self._has_lost_last = False
         self._receipts: deque[tuple[int, Receipt]] = deque()
-        # Held by the thread that works on the files, but not during the long part of a sync.
+        # Held while the files are worked on, but not during the long part of a sync. The loop only
+        # tries to take it.
         self._lock = threading.Lock()
-        # Held during a whole sync.
+        # Held during a whole sync. `begin_commit` takes it on the loop, and a thread lets go of it.
         self._sync_lock = threading.Lock()
 
     # --- on the loop
@@ -205,17 +205,13 @@ class Archive:
             return
         self._waiting_bytes += size_bytes
         self._added_count += count
-        self._gathering.add(batch, size_bytes, records)
+        self.gathering.add(batch, size_bytes, records)
         if self not in backlog.archives:
             backlog.announce(self)
 
-    def hand_over(self) -> None:
-        """Leave the messages that have gathered to the rounds."""
-        self._gathering.hand_over()
-
     def _write_now(self, batch: AnyBatch, records: Records | None) -> bool:
         """Write a batch on the loop, if the disk is quick and no thread is at work on the files."""
-        if not self._gathering.is_empty:
+        if not self.gathering.is_empty:
             return False
         log = self._begin_writing_now()
         if log is None:
@@ -274,7 +270,7 @@ class Archive:
         return receipt
 
     def add_receipt(self, receipt: Receipt) -> None:
-        """Settle the receipt when everything added up to now is written, or with the error.
+        """Settle the receipt when everything added up to now is safe, or with the error.
 
         A closed archive settles it at once.
         """
@@ -286,11 +282,11 @@ class Archive:
 
     def settle(self) -> None:
         """After a round, free the part of the backlog that was written, and tell who waits."""
-        left_bytes = self._gathering.size_bytes
+        left_bytes = self.gathering.size_bytes
         freed_bytes, self._waiting_bytes = self._waiting_bytes - left_bytes, left_bytes
         self._backlog.free(freed_bytes)
         is_synced = self.safety is _SYNCED
-        error = self.error if is_synced else self.write_error
+        error = self.write_error or (self.commit_error if is_synced else None)
         if self.safety is _GATHERED and error is not None:
             self.release()
         done_count = self._synced_count if is_synced else self._written_count
@@ -306,7 +302,7 @@ class Archive:
     @property
     def error(self) -> OSError | None:
         """Why history is not safe on disk at the moment."""
-        return self.write_error or self.sync_error
+        return self.write_error or self.commit_error or self.sync_error
 
     @property
     def is_dirty(self) -> bool:
@@ -336,7 +332,7 @@ class Archive:
         self._backlog.archives.pop(self, None)
         self._backlog.free(self._waiting_bytes)
         self._waiting_bytes = 0
-        self._gathering.newest = Part()
+        self.gathering.drop_newest()
         while self._receipts:
             self._receipts.popleft()[1].settle(None)
         return self._on_delete(self)
@@ -344,25 +340,28 @@ class Archive:
     def begin_commit(self) -> Commit | None:
         """Write what was handed over, and return the sync that publishers wait for.
 
-        A thread runs it with `commit`. None leaves all of it to the thread: `write` and `commit`.
+        A thread ends it with `commit`, or `give_up` does. None leaves all of it to the thread:
+        `write`, and `commit`.
         """
-        if self.safety is not _SYNCED or self.write_error:
-            return None
-        if self._gathering.handed_over_bytes > _NOW_BYTES:
+        if self.safety is not _SYNCED or self.write_error is not None:
             return None
         if not self._sync_lock.acquire(blocking=False):
             return None
         commit = None
-        log = self._begin_writing_now()
-        if log is not None:
-            # The thread finds an error again, and tells it.
-            with contextlib.suppress(OSError):
-                if self._write_gathered_now(log):
-                    sync = log.begin_sync(with_metadata=False)
-                    commit = Commit(log, sync, self._written_count)
-            self._lock.release()
-        if commit is None:
-            self._sync_lock.release()
+        try:
+            log = self._begin_writing_now()
+            if log is not None:
+                try:
+                    if self._write_gathered_now(log):
+                        sync = log.begin_sync(with_metadata=False)
+                        commit = Commit(log, sync, self._written_count)
+                finally:
+                    self._lock.release()
+        except OSError:
+            pass  # the thread finds it again, and tells it
+        finally:
+            if commit is None:
+                self._sync_lock.release()
         return commit
 
     def _write_gathered_now(self, log: RetainedLog) -> bool:
@@ -371,7 +370,7 @@ class Archive:
         Raises:
             OSError: a part may be written.
         """
-        gathering = self._gathering
+        gathering = self.gathering
         while gathering.handed_over:
             chunk = gathering.handed_over[0].encode()
             began = time.perf_counter()
@@ -393,7 +392,7 @@ class Archive:
             if self._are_files_removed:
                 return
             self._are_files_removed = True
-            self._gathering.handed_over.clear()
+            self.gathering.drop_handed_over()
             (self._log or self._open_log()).delete()
 
     def look(self, *, is_pinned: bool) -> ArchiveLook | None:
@@ -425,8 +424,8 @@ class Archive:
             else:
                 self.write_error = None
 
-    def commit(self, begun: Commit | None, now_ns: int) -> None:
-        """Make durable what publishers wait for; note in `sync_error` if that fails.
+    def commit(self, begun: Commit | None) -> None:
+        """Make durable what publishers wait for; note in `commit_error` if that fails.
 
         Args: begun: by `begin_commit`; None does all of it here.
         """
@@ -437,38 +436,56 @@ class Archive:
                 self._sync_lock.release()
         elif self.safety is _SYNCED and self.write_error is None:
             with self._sync_lock:
-                self._sync(now_ns, with_metadata=False)
+                try:
+                    with self._lock:
+                        commit = self._begin_sync(with_metadata=False)
+                except OSError as error:
+                    self.commit_error = error
+                else:
+                    if commit is not None:
+                        self._end_sync(commit, commit.sync.run())
+
+    def give_up(self, begun: Commit) -> None:
+        """Let go of a commit that no thread has come to: another has failed badly."""
+        begun.sync.close()
+        self._sync_lock.release()
 
     def sync(self, now_ns: int) -> None:
         """Make all durable and delete old segments; note in `sync_error` if that fails."""
         with self._sync_lock:
-            self._sync(now_ns, with_metadata=True)
+            try:
+                with self._lock:
+                    if self._log is not None and not self.is_closed:
+                        self._log.trim(now_ns)
+                    commit = self._begin_sync(with_metadata=True)
+            except OSError as error:
+                self.sync_error = error
+            else:
+                if commit is not None:
+                    self._end_sync(commit, commit.sync.run())
 
-    def _sync(self, now_ns: int, *, with_metadata: bool) -> None:
-        try:
-            with self._lock:
-                log = self._log
-                if self.is_closed or log is None:
-                    return
-                log.trim(now_ns)
-                sync = log.begin_sync(with_metadata=with_metadata)
-                commit = Commit(log, sync, self._written_count)
-        except OSError as error:
-            self.sync_error = error
-        else:
-            self._end_sync(commit, sync.run())
+    def _begin_sync(self, *, with_metadata: bool) -> Commit | None:
+        log = self._log
+        if self.is_closed or log is None:
+            return None
+        return Commit(log, log.begin_sync(with_metadata=with_metadata), self._written_count)
 
     def _end_sync(self, commit: Commit, error: OSError | None) -> None:
+        """Note how a sync went. Without metadata the records are durable nevertheless."""
         with self._lock:
             if self._log is not commit.log or self.is_closed:
                 return
+            self.commit_error = error
+            if error is None:
+                self._synced_count = commit.written_count
             try:
                 commit.log.end_sync(commit.sync, error)
             except OSError as failure:
-                self.sync_error = failure
+                if commit.sync.with_metadata:
+                    self.sync_error = failure
             else:
-                self.sync_error = None
-                self._synced_count = commit.written_count
+                if commit.sync.with_metadata:
+                    self.sync_error = None
 
     def close(self, now_ns: int) -> None:
         """Write and sync the rest, for the last time.
@@ -487,10 +504,10 @@ class Archive:
             # Segments may have become too old while the daemon was off, or the bounds smaller.
             _trim(log, now_ns)
         # Not those that are handed over meanwhile: a round must end to be counted as written.
-        left_count = len(self._gathering.handed_over)
+        left_count = len(self.gathering.handed_over)
         while left_count:
-            count = log.append(self._gathering.encode_first(left_count), now_ns)
-            self._written_count += self._gathering.remove_first(count)
+            count = log.append(self.gathering.encode_first(left_count), now_ns)
+            self._written_count += self.gathering.remove_first(count)
             left_count -= count
             _trim(log, now_ns)
         return log

@@ -18,8 +18,8 @@ from nsqd.broker.queue.batch import RECORD_OVERHEAD_BYTES, AnyBatch, Batch
 # Messages as disk records: the bytes, and the length of each.
 Records: TypeAlias = tuple[bytes, Sequence[int]]
 
-# A thread encodes and writes a part with few steps in Python, for each of which it may wait until
-# the loop takes a rest: so the more waits, the larger the part.
+# A thread writes a part in few steps, for each of which it may wait until the loop takes a rest: so
+# the more waits, the larger the part.
 MAX_PART_BYTES = 32 * 1024 * 1024
 MAX_PART_COUNT = 200_000
 # The records of a batch of this size are shared with the queue; smaller ones are quicker to gather.
@@ -121,9 +121,12 @@ class Gathering:
         """Forget parts that are written; return how many messages those were."""
         return sum(self.handed_over.popleft().count for _ in range(count))
 
-    def clear(self) -> None:
-        """Forget all messages."""
+    def drop_newest(self) -> None:
+        """Forget the messages that were not handed over, on the loop."""
         self.newest = Part()
+
+    def drop_handed_over(self) -> None:
+        """Forget the messages that were handed over, where the files are worked on."""
         self.handed_over.clear()
 
 

@@ -2,9 +2,10 @@
 
 Disk work is done in rounds. A round of writes takes all archives that had a publish in the last
 `GATHER_S`, so a thousand quiet topics cost one hop to a thread and not a thousand. A round of syncs
-takes those that were written `sync_timeout_s` ago and those whose oldest segment is too old. One
-round of each kind may be under way at a time: an fsync takes as long as the disk needs for seconds
-of traffic, and no write waits for that.
+takes those that were written `sync_timeout_s` ago, or 0.1 s if publishers wait for fsyncs, and
+those whose oldest segment is too old. One round of each kind may be under way at a time: an fsync
+takes as long as the disk needs for seconds of traffic, and no write waits for that, unless
+publishers do: then a round of writes syncs the records as well.
 """
 
 import contextlib
@@ -12,12 +13,12 @@ import functools
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice, takewhile
 
 from diskqueue.envelope import HEADER_BYTES
 from diskqueue.layout import QueueFiles, list_queues
-from nsqd.broker.archive.archive import Archive, Backlog, Safety
+from nsqd.broker.archive.archive import Archive, Backlog, Commit, Safety
 from nsqd.broker.archive.retention import RetainedLog, Retention
 from nsqd.broker.queue.backend import DiskSettings
 from nsqd.broker.queue.pace import Pace
@@ -33,6 +34,10 @@ DIRECTORY_NAME = "archive"
 GATHER_S = 0.05
 # In how many archives a round writes; the others wait for the next.
 MAX_WRITES_PER_ROUND = 256
+# So much a round writes on the loop, of all archives, if publishers wait for its sync; each counts
+# as so much at least.
+NOW_BYTES = 256 * 1024
+NOW_MIN_BYTES = 4 * 1024
 # How long to wait after a failure.
 RETRY_S = 1.0
 # Publishers wait no longer than this for a round of writes, unless messages must be on disk.
@@ -149,7 +154,7 @@ class ArchiveKeeper:
         self._timer = self._hold_timer = None
         now_ns = self._scheduler.wall_time_ns()
         for archive in self._archives.values():
-            archive.hand_over()
+            archive.gathering.hand_over()
         return [functools.partial(archive.close, now_ns) for archive in self._archives.values()]
 
     def _remove(self, archive: Archive) -> Receipt:
@@ -221,21 +226,27 @@ class ArchiveKeeper:
         self._backlog.is_urgent = len(archives) < len(waiting) and self._backlog.is_urgent
         for archive in archives:
             del waiting[archive]
-            archive.hand_over()
+            archive.gathering.hand_over()
         self._is_writing = True
         self._hold_timer = self._scheduler.call_at(now + MAX_HOLD_S, self._release)
 
-        commits = {archive: archive.begin_commit() for archive in archives}
+        commits = _begin_commits(archives)
         pace, size_bytes = self._pace, self._backlog.size_bytes
 
         def work() -> None:
             seconds = 0.0
-            for archive, commit in commits.items():
-                if commit is None:
-                    began = time.perf_counter()
-                    archive.write(now_ns)
-                    seconds += time.perf_counter() - began
-                archive.commit(commit, now_ns)
+            begun = {archive: commit for archive, commit in commits.items() if commit is not None}
+            try:
+                for archive in archives:
+                    commit = begun.pop(archive, None)
+                    if commit is None:
+                        began = time.perf_counter()
+                        archive.write(now_ns)
+                        seconds += time.perf_counter() - began
+                    archive.commit(commit)
+            finally:
+                for archive, commit in begun.items():
+                    archive.give_up(commit)
             if seconds:
                 pace.note_job(seconds, size_bytes)
 
@@ -323,3 +334,16 @@ class ArchiveKeeper:
             self._failing[archive] = error
         elif self._failing.pop(archive, None) is not None:
             logger.info("ARCHIVE(%s): goes on", archive.name)
+
+
+def _begin_commits(archives: Iterable[Archive]) -> dict[Archive, Commit | None]:
+    """Write on the loop what has gathered, as far as there is time; a thread does the rest."""
+    commits: dict[Archive, Commit | None] = {}
+    room_bytes = NOW_BYTES
+    for archive in archives:
+        size_bytes = max(archive.gathering.handed_over_bytes, NOW_MIN_BYTES)
+        commit = archive.begin_commit() if size_bytes <= room_bytes else None
+        if commit is not None:
+            room_bytes -= size_bytes
+        commits[archive] = commit
+    return commits

@@ -10,9 +10,9 @@ whole, so they are small: they end after an eighth of the bytes, or of the time,
 Writing, fsync and recovery are diskqueue's; the ages of the segments and the bounds are added here.
 Everything blocks, and the caller sees to it that one thread at a time is at work, but for
 `Sync.run`: that works on descriptors of its own while more is appended. A write that fails leaves
-no trace. A sync makes the records durable, then replaces the metadata, then deletes; publishers
-wait for the first step alone. After a crash `diskqueue.recovery` finds the records that were
-appended since the metadata was replaced, up to the last whole one.
+no trace. A sync makes the records durable, then replaces the metadata, then deletes; one that
+publishers wait for has the first step alone. After a crash `diskqueue.recovery` finds the records
+that were appended since the metadata was replaced, up to the last whole one.
 """
 
 import contextlib
@@ -133,6 +133,11 @@ class Sync:
             except OSError as error:
                 failure = error
         return failure
+
+    def close(self) -> None:
+        """Let go of the descriptors, without a sync."""
+        for target in self.targets:
+            target.close()
 
 
 @dataclass(frozen=True, slots=True)

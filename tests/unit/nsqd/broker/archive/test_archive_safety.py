@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from diskqueue import layout
+from nsqd.broker.archive.keeper import NOW_BYTES, NOW_MIN_BYTES
+from nsqd.broker.archive.retention import RetainedLog
 from nsqd.broker.queue.receipt import Receipt
 from tests.support.archive_rig import ArchiveRig
 
@@ -295,3 +298,105 @@ def test_much_at_a_time_is_written_by_a_thread(synced: ArchiveRig) -> None:
 
     assert all(receipt is not None and receipt.is_done for receipt in receipts)
     assert synced.bodies() == [b"first", *bodies]
+
+
+def test_publishes_succeed_while_only_the_metadata_fails(
+    synced: ArchiveRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_path: str, _content: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(layout, "write_atomically", refuse)
+        healths = []
+        for number in range(20):
+            receipt = publish(synced, b"%d" % number)
+            synced.advance(0.06)
+            assert receipt is not None
+            assert (receipt.is_done, receipt.error) == (True, None)
+            healths.append(synced.health)
+        # It does not come and go with each publish.
+        assert healths == sorted(healths)
+        assert "No space left" in healths[-1]
+
+    synced.advance(3)
+    assert not synced.health
+    assert len(synced.bodies()) == 21
+
+
+def test_a_directory_that_cannot_be_synced_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = ArchiveRig(tmp_path, mem_queue_size=0, sync_every=1)
+    real = layout.fsync_directory
+    fails = True
+
+    def fsync_directory(directory: str) -> None:
+        if fails and directory.endswith("archive"):
+            raise OSError(5, "Input/output error")
+        real(directory)
+
+    monkeypatch.setattr(layout, "fsync_directory", fsync_directory)
+    outcomes: list[bool] = []
+    for _ in range(3):
+        receipt = publish(rig, b"x")
+        rig.advance(0.01)
+        assert receipt is not None
+        outcomes.append(receipt.is_done and receipt.error is None)
+    fails = False
+    receipt = publish(rig, b"x")
+    rig.advance(0.01)
+    assert receipt is not None
+    outcomes.append(receipt.is_done and receipt.error is None)
+
+    assert outcomes == [False, False, False, True]
+    assert len(rig.bodies()) == 4
+
+
+def finish_threads(rig: ArchiveRig) -> None:
+    while rig.scheduler.held_work:
+        rig.scheduler.finish_thread()
+
+
+def test_a_bug_in_one_archive_leaves_the_others_to_be_closed(tmp_path: Path) -> None:
+    rig = ArchiveRig(tmp_path, mem_queue_size=0, sync_every=1)
+    for name in ("a", "b", "c"):
+        rig.topic(name).publish([b"first"])
+    rig.advance(0.01)
+    rig.scheduler.holds_threads = True
+    for name in ("a", "b", "c"):
+        rig.topic(name).publish([b"second"])
+    rig.advance(0)
+    with pytest.MonkeyPatch.context() as patch:
+
+        def fail(_log: RetainedLog, _sync: object, _error: object) -> None:
+            raise MemoryError
+
+        patch.setattr(RetainedLog, "end_sync", fail)
+        with pytest.raises(MemoryError):
+            finish_threads(rig)
+
+    rig.broker.close()
+
+    for name in ("a", "b", "c"):
+        assert rig.bodies(name) == [b"first", b"second"]
+
+
+def test_a_round_writes_little_on_the_loop_however_many_archives_there_are(tmp_path: Path) -> None:
+    rig = ArchiveRig(tmp_path, mem_queue_size=0, sync_every=1)
+    names = [f"t{number}" for number in range(70)]
+    for name in names:
+        rig.topic(name).publish([b"first"])
+    rig.advance(0.05)
+    rig.scheduler.holds_threads = True
+    receipts = [rig.topic(name).publish([b"second"]) for name in names]
+    rig.advance(0)
+
+    written = sum(len(rig.bodies(name)) == 2 for name in names)
+    assert written == NOW_BYTES // NOW_MIN_BYTES < len(names)
+    rig.scheduler.holds_threads = False
+    while rig.scheduler.held_work:
+        rig.scheduler.finish_thread()
+    rig.advance(0.01)
+    assert all(receipt is not None and receipt.is_done for receipt in receipts)
+    assert all(rig.bodies(name) == [b"first", b"second"] for name in names)

@@ -128,13 +128,25 @@ def test_a_part_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     gathering.hand_over()
     assert [part.count for part in gathering.handed_over] == [3, 2]  # 93 bytes fit into 95
 
-    gathering.clear()
+    gathering.drop_handed_over()
     assert gathering.is_empty
     gathering = Gathering(92)
     for number in range(5):
         add(gathering, make_batch(b"%d" % number))
     gathering.hand_over()
     assert [part.count for part in gathering.handed_over] == [2, 2, 1]
+
+
+def test_what_is_dropped_is_not_written() -> None:
+    gathering = Gathering(1 << 20)
+    add(gathering, make_batch(b"handed over"))
+    gathering.hand_over()
+    add(gathering, make_batch(b"newest"))
+
+    gathering.drop_newest()
+
+    assert gathering.size_bytes == 41
+    assert bodies_of(gathering) == [b"handed over"]
 
 
 def test_one_call_writes_a_bounded_number_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
