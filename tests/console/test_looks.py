@@ -175,6 +175,19 @@ def test_a_legend_has_room_for_every_line(
             assert (line.locator(".u-label").bounding_box() or {"width": 0})["width"] > 10
 
 
+@pytest.mark.parametrize("width", [*WIDTHS, 1240])
+def test_a_legend_cuts_none_of_our_own_words(
+    cluster: Cluster, open_page: OpenPage, width: int
+) -> None:
+    page = open_page(cluster.admin, base="", width=width, height=1800)
+    expect(page.locator(".u-legend")).to_have_count(3)
+    cut = page.locator(".u-label:visible").evaluate_all(
+        "(all) => all.filter((each) => each.scrollWidth > each.clientWidth).map((e) => e.innerText)"
+    )
+
+    assert cut == []
+
+
 def test_an_age_that_grows_moves_no_column(cluster: Cluster, open_page: OpenPage) -> None:
     page = open_page(cluster.admin, f"/topics/{LONG_TOPIC}/{LONG_CHANNEL}", base="")
     badge = page.locator(".badge.age").first
