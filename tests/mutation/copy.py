@@ -5,12 +5,18 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.mutation import runner
 from tests.mutation.mutants import ROOT, Mutant
 
 LAYER_TIMEOUT_S = 1200  # each test has its own, far shorter
+
+
+def _find_compiled() -> Iterator[Path]:
+    for package in ("diskqueue", "nsqd"):
+        yield from (ROOT / package).rglob("_compiled*.so")
 
 
 class Copy:
@@ -26,11 +32,16 @@ class Copy:
             self._runner.communicate()
 
     def fill(self) -> None:
-        """Copy the files that git has, and have the bytecode of all made once."""
+        """Copy the files that git has, and have the bytecode of all made once.
+
+        And the compiled loops, if they were built: the tests were traced with them, and one test
+        fails without.
+        """
         listed = subprocess.run(
             ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True
         )
-        for name in listed.stdout.decode().split("\0")[:-1]:
+        compiled = [str(path.relative_to(ROOT)) for path in _find_compiled()]
+        for name in [*listed.stdout.decode().split("\0")[:-1], *compiled]:
             if (ROOT / name).is_file():
                 (self._path / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, self._path / name)

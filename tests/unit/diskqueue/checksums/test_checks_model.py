@@ -39,10 +39,21 @@ CHANGES = st.lists(
 )
 
 
+def make_stranger(number: int, size: int) -> bytes:
+    return (b"no message %04d" % number).ljust(size, b".")
+
+
 class Segment:
     """Records with their checksums, and how they look when they were damaged."""
 
-    def __init__(self, groups: list[list[int]], doubts: Collection[int] = ()) -> None:
+    def __init__(
+        self, groups: list[list[int]], doubts: Collection[int] = (), *, are_messages: bool = True
+    ) -> None:
+        """Args:
+        doubts: the groups before which an entry says that no sync has covered some bytes.
+        are_messages: False for records that no shape tells, so that only entries find them.
+        """
+        make = payload if are_messages else make_stranger
         self.records: list[bytes] = []
         self.checksums = b""
         start = 0
@@ -50,7 +61,7 @@ class Segment:
             if number in doubts:
                 self.checksums += entries.encode_doubt(SEED, start, 100)
             first = len(self.records)
-            group = [framed(payload(first + n, size)) for n, size in enumerate(sizes)]
+            group = [framed(make(first + n, size)) for n, size in enumerate(sizes)]
             data = b"".join(group)
             lengths = [len(record) for record in group]
             self.checksums += entries.encode_in_python(SEED, start, data, lengths)
@@ -140,11 +151,16 @@ def cut_up(data: bytes) -> list[bytes]:
     doubts=st.sets(st.integers(0, 4)),
     changes=CHANGES,
     buffer_bytes=st.sampled_from([1, 30, 100, 1000, 1 << 20]),
+    are_messages=st.booleans(),
 )
 def test_each_record_that_is_intact_is_cleared_and_no_other(
-    groups: list[list[int]], doubts: set[int], changes: list[Change], buffer_bytes: int
+    groups: list[list[int]],
+    doubts: set[int],
+    changes: list[Change],
+    buffer_bytes: int,
+    are_messages: bool,  # noqa: FBT001 - drawn by Hypothesis
 ) -> None:
-    segment = Segment(groups, doubts)
+    segment = Segment(groups, doubts, are_messages=are_messages)
     for change in changes:
         segment.change(change)
 
