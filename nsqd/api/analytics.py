@@ -291,7 +291,7 @@ def _make_response(request: Request, body: FileBody) -> Response:
         body.close()
         error = Response.error(HttpError(416, "RANGE_NOT_SATISFIABLE"), request.route.style)
         return Response(
-            416,
+            error.status,
             error.body,
             content_type=JSON_CONTENT_TYPE,
             headers={"Content-Range": f"bytes */{size_bytes}"},

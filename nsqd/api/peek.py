@@ -127,10 +127,7 @@ def format_message(message: PeekedMessage, now: float, cause: Cause | None = Non
     Args: cause: of a dead letter, named before the body.
     """
     seconds, nanoseconds = divmod(message.timestamp_ns, 10**9)
-    try:
-        time_text = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanoseconds:09}Z"
-    except (ValueError, OverflowError, OSError):  # data directories of other tools hold anything
-        time_text = str(message.timestamp_ns)
+    time_text = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanoseconds:09}Z"
     left = ""
     if message.deadline is not None:
         left = f" in {_milliseconds_left(message.deadline, now)}ms"

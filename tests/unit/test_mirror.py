@@ -67,7 +67,6 @@ ELSEWHERE = {
     "nsqd/api/console.py": "wire/test_console.py",
     "nsqd/api/config.py": "wire/test_http_api.py",
     "nsqd/api/limits.py": "wire/test_topic_limits.py",
-    "nsqd/api/peek.py": "wire/test_peek.py",
     "nsqd/api/router.py": "wire/test_http_api.py",
     "nsqd/api/topics.py": "wire/test_http_api.py",
     # Snapshots are taken of a running daemon.

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from nsqd.broker.peek import MAX_BYTES, PeekedMessage, Place, peek_channel
+from nsqd.broker import peek
+from nsqd.broker.peek import MAX_BYTES, PeekedMessage, Place, peek_channel, peek_topic
 from nsqd.broker.queue.batch import Batch
+from tests.support.broker_rig import BrokerRig
 from tests.support.channel_rig import MSG_TIMEOUT_S, ChannelRig
 
 ALL = tuple(Place)
@@ -194,3 +196,27 @@ def test_nothing_happens_to_what_is_shown(tmp_path: Path) -> None:
     rig.settle()
     assert client.bodies == [b"%d" % number for number in range(50)]
     assert {delivery.attempts for delivery in client.take()} == {1}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "count", "shown"),
+    [
+        ([5, 5, 1], 10, 2),
+        ([5, 6, 1], 10, 1),
+        ([20, 1], 10, 1),
+        ([1, 20, 1], 10, 1),
+        ([1, 1, 1], 2, 2),
+        ([1, 1, 1], 3, 3),
+        ([1, 1, 1], 4, 3),
+    ],
+)
+def test_a_peek_ends_at_its_bounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: list[int], count: int, shown: int
+) -> None:
+    monkeypatch.setattr(peek, "MAX_BYTES", 10)
+    rig = BrokerRig(tmp_path)
+    rig.publish(*(bytes(size) for size in sizes))
+
+    found = peek_topic(rig.topic(), count, list(Place))
+
+    assert [len(message.body) for message in found] == sizes[:shown]

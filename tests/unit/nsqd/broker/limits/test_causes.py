@@ -210,3 +210,14 @@ def test_an_entry_is_what_the_page_says(tmp_path: Path) -> None:
     assert data[32:44] == bytes([0, 0, 0, 0, 0, 0, 0, 3, 1, 2, data[42], 1])
     assert data[44:108] == b"c" + bytes(63)
     assert data[108:] == zlib.crc32(data[:108]).to_bytes(4, "big")
+
+
+def test_entries_begin_anew_after_a_removal(tmp_path: Path) -> None:
+    log = CauseLog(tmp_path, "t.dead")
+    fill(log, 5, 6, 7)
+    log.remove()
+    fill(log, 1)
+
+    [path] = tmp_path.iterdir()
+    assert path.stat().st_size == SIZE
+    assert known(log, *range(10)) == [1]

@@ -575,3 +575,13 @@ class TestMailbox:
         rooms.append(has_room(self.limbo))
 
         assert rooms == [True, False, True]
+
+    def test_a_try_after_a_refusal_is_made_when_its_time_has_come(self) -> None:
+        self.mailbox.error = ClosedError()
+        self.add(b"1")
+        [timer] = self.scheduler.pending_timers
+        self.mailbox.error = None
+
+        timer.fire()
+
+        assert (self.safe, self.scheduler.is_idle) == ([b"1"], True)

@@ -482,3 +482,13 @@ def test_a_closed_topic_is_not_swept(tmp_path: Path, *, is_late: bool) -> None:
 
     assert topic.depth == 1
     assert dropped(topic) == {}
+
+
+def test_a_full_channel_behind_an_ephemeral_one_refuses(tmp_path: Path) -> None:
+    rig = BrokerRig(tmp_path, limits=Limits(max_depth=2))
+    rig.channel("a#ephemeral")
+    rig.channel("b")
+    rig.publish(*numbered(2))
+
+    with pytest.raises(DepthLimitError, match="channel t:b would hold 3"):
+        rig.publish(b"x")
