@@ -12,6 +12,7 @@ from tests.mutation import runner
 from tests.mutation.mutants import ROOT, Mutant
 
 LAYER_TIMEOUT_S = 1200  # each test has its own, far shorter
+NO_END = "no end of "  # before the name of a test
 
 
 def _find_compiled() -> Iterator[Path]:
@@ -68,33 +69,34 @@ class Copy:
             while tests:
                 path.write_text(mutant.mutate(code) or "")
                 killer = self._find_failure(tests)
-                if "::" in killer and not killer.startswith("tests/unit/"):
+                name = killer.removeprefix(NO_END)
+                if "::" in name and not killer.startswith("tests/unit/"):
                     # A daemon on a busy machine may have missed a test's patience.
-                    killer = self._find_failure([killer])
+                    killer = self._find_failure([name])
                 path.write_text(code)
                 os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
                 if not killer:
                     break
-                # Of a test that never ended, the process has not told the name.
-                again = [killer] if "::" in killer else tests
+                again = [name] if "::" in name else tests
                 if killer.startswith("tests/unit/") or not self._find_failure(again):
                     return killer
-                if killer not in tests:
+                if name not in tests:
                     break
-                tests = [it for it in tests if it != killer]
+                tests = [it for it in tests if it != name]
         return ""
 
     def _find_failure(self, tests: list[str]) -> str:
-        first = f"{len(tests)} tests, first {tests[0]}"
         status, output = self._run(tests)
-        if status is None:
-            return f"no end of {first}"
         if status == 0:
             return ""
+        # A process that has not come to its end names no test but the one that it was at.
+        name = f"{len(tests)} tests, first {tests[0]}"
         for line in output.splitlines():
             if line.startswith(("FAILED ", "ERROR ")):
                 return line.split(maxsplit=1)[1].partition(" - ")[0].strip()
-        return f"status {status} of {first}"
+            if line.startswith(runner.RUNS):
+                name = line.removeprefix(runner.RUNS)
+        return f"{NO_END}{name}"
 
     def _run(self, tests: list[str]) -> tuple[int | None, str]:
         if self._runner is None:

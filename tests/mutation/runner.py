@@ -20,6 +20,8 @@ IMPORTED = (
     *("asyncio", "ssl", "sqlite3", "unittest.mock", "uvloop", "httptools", "snappy"),
     *("isal.isal_zlib", "hypothesis.stateful", "hypothesis.internal.conjecture.engine"),
 )
+# Begins a line of the output with a test that is run: one that never ends is not told otherwise.
+RUNS = "RUNS "
 OPTIONS = [
     *("-xq", "-p", "no:cacheprovider", "--tb=no", "--assert=plain"),
     # Hypothesis would take the error of an alarm for that of an example, and try it again for ever.
@@ -56,6 +58,17 @@ def _run(tests: list[str], timeout_s: float, output_fd: int) -> int | None:
     return status if has_ended else None
 
 
+class _Log:
+    """A plugin of pytest that names each test before it runs."""
+
+    def __init__(self, output_fd: int) -> None:
+        self._output_fd = output_fd
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        os.write(self._output_fd, f"\n{RUNS}{nodeid}\n".encode())
+
+
 def _test(tests: list[str], output_fd: int) -> None:
     """Run the tests, and leave without what Python does at its end."""
     os.setsid()
@@ -65,7 +78,7 @@ def _test(tests: list[str], output_fd: int) -> None:
     os.dup2(output_fd, 2)
     status = 3  # pytest's own for an error within
     try:
-        status = int(pytest.main([*OPTIONS, *tests]))
+        status = int(pytest.main([*OPTIONS, *tests], plugins=[_Log(output_fd)]))
     finally:
         sys.stdout.flush()
         os._exit(status)
