@@ -658,3 +658,35 @@ async def test_a_pattern_that_repeats_counts_once(network: Network) -> None:
     network.serve("auth", 4181, response(answer(authorizations=[entry])))
 
     assert (await ask()).permission_count == 1
+
+
+@pytest.mark.parametrize(
+    ("bound", "entries", "used"),
+    [
+        ("MAX_REPLY_PATTERNS", [{"topic": "a", "channels": ["b", "c"]}], 3),
+        ("MAX_REPLY_USES", [{"topic": "a", "channels": ["b", "b"]}, {"topic": "a"}], 4),
+        (
+            "MAX_REPLY_INSTRUCTIONS",
+            [{"topic": "ab", "channels": ["cde"]}],
+            Pattern("ab").instruction_count + Pattern("cde").instruction_count,
+        ),
+    ],
+)
+@pytest.mark.parametrize("excess", [0, 1])
+async def test_the_bounds_of_a_reply_are_exact(
+    network: Network,
+    monkeypatch: pytest.MonkeyPatch,
+    bound: str,
+    entries: list[dict[str, object]],
+    used: int,
+    excess: int,
+) -> None:
+    monkeypatch.setattr(auth, bound, used - excess)
+    entries = [{"permissions": ["publish"], **entry} for entry in entries]
+    network.serve("auth", 4181, response(answer(authorizations=entries)))
+
+    if excess:
+        with pytest.raises(AuthError, match=r"too many patterns|too large"):
+            await ask()
+    else:
+        assert (await ask()).permission_count == len(entries)

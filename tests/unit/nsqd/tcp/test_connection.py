@@ -682,3 +682,50 @@ def test_a_client_that_leaves_gets_what_is_written(unsent_bytes: int) -> None:
     assert (rig.settings.connections == set()) is (unsent_bytes == 0)
     rig.advance(LINGER_S)
     assert rig.transport.is_aborted is (unsent_bytes > 0)
+
+
+# --- a client that nsqd holds up is not silent
+
+
+def hold_by_disk(rig: ConnectionRig) -> Callable[[], object]:
+    rig.topic.is_durable = True
+    rig.publish(b"1")
+    return lambda: rig.topic.receipts[0].settle(None)
+
+
+def hold_by_output(rig: ConnectionRig) -> Callable[[], object]:
+    rig.connection.pause_writing()
+    return rig.connection.resume_writing
+
+
+def hold_by_nothing(rig: ConnectionRig) -> Callable[[], object]:
+    return lambda: rig.send(b"NOP\n")
+
+
+@pytest.mark.parametrize("hold", [hold_by_disk, hold_by_output, hold_by_nothing])
+def test_silence_counts_from_the_end_of_what_holds_a_client_up(
+    hold: Callable[[ConnectionRig], Callable[[], object]],
+) -> None:
+    rig = ConnectionRig()
+    identify(rig, b'{"heartbeat_interval":1000}')
+    rig.advance(1.2)
+    release = hold(rig)
+    rig.advance(0.7)
+
+    release()
+
+    rig.advance(0.2)
+    assert rig.transport.is_open, "at the second heartbeat it was heard just before"
+    rig.advance(0.99)
+    assert rig.transport.is_open
+    rig.advance(1.0)
+    assert rig.transport.is_closed, "it says nothing any more"
+
+
+def test_a_client_that_nothing_holds_up_is_silent() -> None:
+    rig = ConnectionRig()
+    identify(rig, b'{"heartbeat_interval":1000}')
+
+    rig.advance(2.1)
+
+    assert rig.transport.is_closed
