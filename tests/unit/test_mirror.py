@@ -65,8 +65,6 @@ ELSEWHERE = {
     "nsqd/cli/go/tail.py": "cli/test_go_names.py",
     # Routes are thin, and their contract is HTTP.
     "nsqd/api/console.py": "wire/test_console.py",
-    "nsqd/api/config.py": "wire/test_http_api.py",
-    "nsqd/api/limits.py": "wire/test_topic_limits.py",
     "nsqd/api/router.py": "wire/test_http_api.py",
     "nsqd/api/topics.py": "wire/test_http_api.py",
     # Snapshots are taken of a running daemon.
