@@ -7,6 +7,7 @@ newest messages; blocks, and reads a bounded number of bytes. Nothing here has s
 """
 
 import os
+from typing import NamedTuple
 
 from diskqueue import layout
 from diskqueue.checksums.crc import crc32
@@ -26,6 +27,13 @@ WINDOW_BYTES = 64 * 1024
 MAX_TAILS = 16
 
 
+class _Tail(NamedTuple):
+    """The last payloads of a segment, and whether none stands before them."""
+
+    payloads: list[bytes]
+    is_whole: bool
+
+
 def read_tails(
     directory: str,
     queue_name: str,
@@ -37,8 +45,8 @@ def read_tails(
 ) -> list[bytes] | None:
     """Return the last payloads of the segments from one on, the last one first.
 
-    At most about max_bytes, of `MAX_TAILS` segments; none before damage. None if checksums do not
-    tell where the last record is.
+    At most about max_bytes, of `MAX_TAILS` segments, without a gap: none before damage, nor before
+    a record that is too large. None if checksums do not tell where the last record is.
 
     Args:
         begin: records of the first segment before this position do not count.
@@ -67,8 +75,10 @@ def read_tails(
         )
         if found is None:
             return payloads or None
-        payloads += found
-        max_bytes -= sum(map(len, found))
+        payloads += found.payloads
+        max_bytes -= sum(map(len, found.payloads))
+        if not found.is_whole:
+            break
     return payloads
 
 
@@ -80,7 +90,7 @@ def _read_tail(
     *,
     max_records: int,
     max_bytes: int,
-) -> list[bytes] | None:
+) -> _Tail | None:
     """Return the last payloads of a segment that are not finished, the last one first.
 
     At most max_bytes are read of the segment, but for a single larger append; none before damage.
@@ -120,7 +130,7 @@ def _read_tail(
                 end = entry.start
     except FileNotFoundError:
         return None
-    return None if end == segment.end else payloads[:max_records]
+    return None if end == segment.end else _Tail(payloads[:max_records], end <= begin)
 
 
 def _is_wanted(record: Expected, segment: SegmentState, begin: int) -> bool:

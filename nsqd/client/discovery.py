@@ -50,7 +50,7 @@ class Discovery:
             sends_secret: whether nsqlookupds get it as a token; None for those with https.
 
         Raises:
-            ValueError: an address is none.
+            ValueError: an address is none, or the secret can't be a token.
         """
         path = "/nodes" if topic is None else f"/lookup?topic={quote_plus(topic)}"
         self._urls = [lookupd_url(lookupd, path) for lookupd in lookupds]
@@ -167,11 +167,16 @@ def make_headers(
     """Return the headers of a request: the secret as a token, where it may be sent.
 
     go-nsq sends it to every nsqlookupd, in the clear; here that has to be asked for.
+
+    Raises:
+        ValueError: the secret has a line break, which ends a header.
     """
     if not auth_secret or not (url.scheme == "https" if is_sent is None else is_sent):
         return {}
-    token = auth_secret if isinstance(auth_secret, str) else auth_secret.decode("latin-1")
-    return {"Authorization": f"Bearer {token}"}
+    secret = auth_secret.encode() if isinstance(auth_secret, str) else auth_secret
+    if b"\r" in secret or b"\n" in secret:
+        raise ValueError("an auth_secret with a line break can't be sent to nsqlookupd")
+    return {"Authorization": "Bearer " + secret.decode("latin-1")}  # the same bytes as in AUTH
 
 
 def read_producers(answer: object) -> set[Address]:

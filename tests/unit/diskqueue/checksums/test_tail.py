@@ -93,3 +93,32 @@ def test_records_behind_damage_are_shown_and_none_before_it(tmp_path: Path) -> N
     path.write_bytes(data)
 
     assert newest(queue, 100) == [19, 18, 17, 16]
+
+
+def test_nothing_is_left_out_before_messages_of_an_older_segment(tmp_path: Path) -> None:
+    queue = DiskQueue(tmp_path, "t", has_checksums=True, max_bytes_per_file=3000)
+    for number in range(3):
+        queue.put([payload(number, size=1000)])  # the last one does not fit
+    assert len(list(tmp_path.glob("*.dat"))) == 2
+    queue.put([payload(3, size=1500)])
+    queue.put([payload(4, size=100)])
+
+    found = queue.peek(10, 1200, is_newest=True)
+
+    assert found == [payload(4, size=100)]
+    everything = queue.peek(10, ALL, is_newest=True)
+    assert everything == [
+        *(payload(4, size=100), payload(3, size=1500)),
+        *(payload(number, size=1000) for number in (2, 1, 0)),
+    ]
+
+
+def test_nothing_comes_before_damage_in_a_newer_segment(tmp_path: Path) -> None:
+    queue = DiskQueue(tmp_path, "t", has_checksums=True, max_bytes_per_file=3000)
+    for number in range(6):
+        queue.put([payload(number, size=900)])
+    with open(segment_path(tmp_path, 1), "r+b") as file:
+        file.seek(904 + 500)  # in the body of the second record
+        file.write(b"damage")
+
+    assert queue.peek(10, ALL, is_newest=True) == [payload(5, size=900)]

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nsqd.broker.archive.archive import Archive, Records, Safety
+from nsqd.broker.archive.archive import Archive, Safety
+from nsqd.broker.archive.gathering import Records
 from nsqd.broker.errors import ClosedError, DepthLimitError
 from nsqd.broker.publish_line import (
     GROUP_MAX_COUNT,

@@ -65,3 +65,15 @@ def test_the_secret_goes_to_an_nsqlookupd_over_https_or_if_asked_for(
     assert make_headers(url, "secret", is_sent=is_sent) == headers
     assert make_headers(url, b"secret", is_sent=is_sent) == headers
     assert make_headers(url, None, is_sent=is_sent) == {}
+
+
+def test_a_secret_is_sent_as_the_bytes_that_auth_has() -> None:
+    url = lookupd_url("https://h:1", "/")
+
+    headers = make_headers(url, "пароль", is_sent=None)
+
+    assert headers == make_headers(url, "пароль".encode(), is_sent=None)
+    assert headers["Authorization"].encode("latin-1") == "Bearer пароль".encode()
+    for secret in ("a\nb", b"a\r"):
+        with pytest.raises(ValueError, match="line break"):
+            make_headers(url, secret, is_sent=None)
