@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from diskqueue import DiskQueue, layout
+from diskqueue.checksums.marks import have_same_mark, mark
 from nsqd.broker.broker import run_in_turn
 from nsqd.broker.queue.closing import FileSystem, Work, close_together
 
@@ -254,3 +255,25 @@ def test_a_sync_of_all_is_believed_where_it_reports_errors(
 
     assert file_system.sync() is is_found
     file_system.close()
+
+
+def test_segments_and_their_checksums_have_their_mark_before_metadata_leads_to_them(
+    directory: Path,
+) -> None:
+    queue = DiskQueue(directory, "new", has_checksums=True)
+    queue.put([b"%026d" % number for number in range(5)])
+    segment, checksums = (str(directory / f"new.diskqueue.000000.{it}") for it in ("dat", "crc"))
+    assert not have_same_mark(segment, checksums)
+
+    assert close_together([queue], FakeFileSystem(directory), run_in_turn) == []
+
+    assert have_same_mark(segment, checksums) is can_mark(directory)
+
+
+def can_mark(directory: Path) -> bool:
+    """Tell whether the file system has extended attributes."""
+    paths = [str(directory / name) for name in ("one", "other")]
+    for path in paths:
+        Path(path).touch()
+    mark(paths[0], paths[1])
+    return have_same_mark(paths[0], paths[1])
