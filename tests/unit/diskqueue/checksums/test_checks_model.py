@@ -234,3 +234,24 @@ def test_a_walk_may_begin_at_any_record(groups: list[list[int]], index: int) -> 
 
     assert isinstance(found, Clearance)
     assert found.is_covered
+
+
+@pytest.mark.parametrize("are_messages", [False, True])
+@pytest.mark.parametrize("groups", [[[40] * 4], [[90, 27], [26, 40, 90]], [[40], [40], [40]]])
+def test_damage_of_one_record_costs_no_other(
+    groups: list[list[int]], *, are_messages: bool
+) -> None:
+    """Be they known by their shape or only by their entries."""
+    for place in range(len(Segment(groups).data)):
+        segment = Segment(groups, are_messages=are_messages)
+        records = segment.records
+        segment.data = (
+            segment.data[:place] + bytes([segment.data[place] ^ 1]) + segment.data[place + 1 :]
+        )
+
+        cleared, uncovered, denied_bytes = segment.walk(1 << 20)
+
+        intact = segment.find_intact()
+        assert len(intact) >= len(records) - 1
+        assert cut_up(cleared) == intact, place
+        assert (uncovered, denied_bytes) == ([], len(segment.data) - sum(map(len, intact))), place

@@ -436,3 +436,28 @@ def test_a_depth_that_a_crash_has_left_too_high_is_corrected(tmp_path: Path) -> 
     assert drain(queue) == [b"a", b"b"]
     assert queue.take(10, 1000) is None
     assert queue.backend.unread_count == 0
+
+
+def test_messages_that_are_read_together_are_due_each_at_its_time(tmp_path: Path) -> None:
+    rig = DiskRig(tmp_path)
+    queue = rig.open(0)
+    now_ns = rig.scheduler.steady_time_ns()
+    delays_s = [0, 0, 5, 5, 9, 0, 5]
+    for number, delay_s in enumerate(delays_s):
+        batch = Batch(NOW_NS, b"0123456789abc", number, (b"%d" % number,))
+        if delay_s:
+            queue.put_aside(batch, now_ns + delay_s * 10**9, is_stored=False)
+        else:
+            queue.put(batch)
+    queue.backend.close()
+    queue = rig.open(0)
+
+    found = []
+    while piece := queue.take(1000, 1 << 20):
+        found.append(
+            (piece.batch.due_ns and (piece.batch.due_ns - now_ns) // 10**9, bodies_of(piece))
+        )
+
+    assert [(due_s, body) for due_s, bodies in found for body in bodies] == [
+        (delay_s, b"%d" % number) for number, delay_s in enumerate(delays_s)
+    ]

@@ -295,3 +295,23 @@ def test_messages_of_all_sizes_are_there_once_and_in_order(
 
     assert places["ready"] + places["disk"] == [body for bodies in groups for body in bodies]
     assert places["deferred"] == places["in_flight"] == []
+
+
+def test_a_message_in_flight_has_the_time_that_its_consumer_has(tmp_path: Path) -> None:
+    rig = BrokerRig(tmp_path)
+    client = rig.client(ready=1)
+    rig.publish(b"held")
+    rig.advance(5.0)
+
+    def find_left_s() -> float:
+        moment = Moment(rig.topic(), rig.channel(), rig.scheduler)
+        while moment.step():
+            pass
+        [chunk] = moment.iter_chunks(State.IN_FLIGHT)
+        moment.end()
+        return (int.from_bytes(chunk.due_times) - rig.scheduler.wall_time_ns()) / 1e9
+
+    assert find_left_s() == pytest.approx(55.0)
+    [delivery] = client.take()
+    client.touch(delivery.message_id)
+    assert find_left_s() == pytest.approx(60.0)
