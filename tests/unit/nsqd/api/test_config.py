@@ -1,6 +1,7 @@
 """GET and PUT /config/:opt: what is shown, changed and refused."""
 
 import json
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,8 +35,9 @@ class Rig(ApiRig):
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
+    level = logging.getLogger().level
     yield Rig(tmp_path)
-    logs.set_level(logs.parse_log_level("info"))
+    logging.getLogger().setLevel(level)
 
 
 @pytest.mark.parametrize(

@@ -388,7 +388,7 @@ def test_a_cause_that_cannot_be_taken_back_is_told_once(
 
     note = rig.broker.causes.begin(topic, [Cause("t", "c", "ttl", 1, b"", 1)])
     note.undo()  # of nothing
-    assert caplog.text == ""
+    assert "failed to note causes" not in caplog.text
     note.add([b"%016x" % 1])
     note.undo()
     note.undo()
