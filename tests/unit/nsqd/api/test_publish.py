@@ -286,3 +286,23 @@ async def test_a_topic_that_refuses_publishes_says_why(rig: ApiRig) -> None:
 
     assert await rig.call("POST", "/pub?topic=t", b"x") == (503, "DRAINING")
     assert rig.counts.refusals == {Refusal.DRAINING: 1}
+
+
+@pytest.mark.parametrize(
+    "target", ["/mpub?topic=t", "/mpub?topic=t&defer=0", "/pub?topic=t&defer=0"]
+)
+async def test_a_message_without_a_delay_comes_at_once(rig: ApiRig, target: str) -> None:
+    client = rig.client()
+
+    call = rig.begin("POST", target, b"x")
+    await asyncio.sleep(0)
+    rig.settle()
+
+    assert (await call).status == 200
+    assert client.bodies == [b"x"]
+
+
+async def test_a_message_of_a_new_topic_is_not_deferred(rig: ApiRig) -> None:
+    assert await rig.call("POST", "/pub?topic=t", b"x") == OK
+
+    assert rig.client().bodies == [b"x"]
