@@ -8,6 +8,7 @@ import pytest
 
 from nsqd.broker.errors import ClosedError
 from nsqd.broker.limits import dead_letter
+from nsqd.broker.limits.causes import Cause
 from nsqd.broker.limits.dead_letter import DeadLetters, Limbo, Publish, find_dead_letter_name
 from nsqd.broker.limits.overrides import LimitOverrides
 from nsqd.broker.peek import Place, peek_topic
@@ -409,6 +410,7 @@ class Mailbox:
 
     def __init__(self) -> None:
         self.published: list[tuple[str, list[bytes], bool]] = []
+        self.causes: list[Cause] = []
         self.error: Exception | None = None
         self.receipts: list[Receipt] = []
         self.is_durable = False
@@ -417,6 +419,7 @@ class Mailbox:
         if self.error is not None:
             raise self.error
         self.published.append((name, list(letters.bodies), letters.is_stored))
+        self.causes += letters.causes
         if not self.is_durable:
             return None
         self.receipts.append(Receipt(1))
@@ -585,3 +588,12 @@ class TestMailbox:
         timer.fire()
 
         assert (self.safe, self.scheduler.is_idle) == ([b"1"], True)
+
+    def test_a_letter_has_the_cause_of_its_message(self) -> None:
+        self.limbo.add([(b"0123456789abcdef", 12, 34, b"body", None)], "ttl")
+        self.limbo.add([(b"fedcba9876543210", 56, 78, b"other", 9)], "attempts")
+
+        assert self.mailbox.causes == [
+            Cause("t", "c", "ttl", 34, b"0123456789abcdef", 12),
+            Cause("t", "c", "attempts", 78, b"fedcba9876543210", 56),
+        ]
