@@ -117,3 +117,11 @@ async def test_a_topic_is_needed(
     rig: ApiRig, method: str, query: str, answer: tuple[int, str]
 ) -> None:
     assert await rig.call(method, f"/topic/limits{query}") == answer
+
+
+async def test_all_limits_may_be_set_at_once(rig: ApiRig) -> None:
+    body = json.dumps({limit.name: None for limit in LIMITS} | {"max_depth": 5}).encode()
+
+    status, shown = await rig.call("POST", PATH, body)
+
+    assert (status, shown["limits"]["max_depth"]["value"]) == (200, 5)
