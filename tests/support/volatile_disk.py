@@ -13,6 +13,7 @@ does not write them.
 import errno
 import os
 import stat
+import threading
 from collections.abc import Callable
 from enum import Enum, auto
 from pathlib import Path
@@ -67,6 +68,8 @@ class VolatileDisk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
         self._directory = directory
+        # Two files are fsynced at a time, by two threads: an image has all of an fsync or nothing.
+        self._lock = threading.RLock()
         self._files: dict[int, _File] = {}
         self._synced_names: dict[str, int] = {}
         # Called after each call that may have changed an image.
@@ -95,15 +98,16 @@ class VolatileDisk:
 
     def cut(self, kind: Cut) -> dict[str, bytes]:
         """Return the names and contents that a power cut leaves."""
-        names = self._synced_names if kind is Cut.LOST else self._find_names()
-        image = {}
-        for name, inode in names.items():
-            file = self._files[inode]
-            content = bytes(file.synced)
-            if kind is Cut.ZEROED:
-                content = content[: file.size_bytes].ljust(file.size_bytes, b"\0")
-            image[name] = content
-        return image
+        with self._lock:
+            names = self._synced_names if kind is Cut.LOST else self._find_names()
+            image = {}
+            for name, inode in names.items():
+                file = self._files[inode]
+                content = bytes(file.synced)
+                if kind is Cut.ZEROED:
+                    content = content[: file.size_bytes].ljust(file.size_bytes, b"\0")
+                image[name] = content
+            return image
 
     def _find_names(self) -> dict[str, int]:
         with os.scandir(self._directory) as entries:
@@ -142,15 +146,16 @@ class VolatileDisk:
         self.on_change()
 
     def _fsync(self, fd: int) -> None:
-        self.fsync_count += 1
         status = os.fstat(fd)
         is_directory = stat.S_ISDIR(status.st_mode)
-        if self.fsync_count == self.failing_fsync:
-            if not is_directory:
-                self._files[status.st_ino].drop()
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        if is_directory:
-            self._synced_names = self._find_names()
-        else:
-            self._files[status.st_ino].sync()
-        self.on_change()
+        with self._lock:
+            self.fsync_count += 1
+            if self.fsync_count == self.failing_fsync:
+                if not is_directory:
+                    self._files[status.st_ino].drop()
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            if is_directory:
+                self._synced_names = self._find_names()
+            else:
+                self._files[status.st_ino].sync()
+            self.on_change()
