@@ -400,3 +400,4 @@ def test_a_round_writes_little_on_the_loop_however_many_archives_there_are(tmp_p
     rig.advance(0.01)
     assert all(receipt is not None and receipt.is_done for receipt in receipts)
     assert all(rig.bodies(name) == [b"first", b"second"] for name in names)
+    rig.broker.close()
