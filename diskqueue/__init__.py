@@ -1,12 +1,12 @@
 """A persistent FIFO of records in segment files, byte-compatible with go-diskqueue 1.1.
 
 `queue` (DiskQueue, and how all of this works) appends through `writer`, large or slow ones by an
-`append_job`, reads through `reader`, keeps count of finished records in `progress`, and is synced
-by a `sync_job` when its owner says so; `recovery` opens it.
-On disk: `layout` (names, metadata), `segment` (records), `checksums` (of records), `sidecar`
-(finished records), `identity` (random names), `envelope` (the message in a record), `_compiled`
-(loops over records). `intervals` is the set of finished records, `salvage` finds records at damage,
-`views` is for readers from outside, `tools` and `__main__` are `python -m diskqueue`; `errors`.
+`append_job`, reads through `reader`, keeps count of `finished` records, and is synced by a
+`sync_job` when its owner says so; `recovery` opens it.
+On disk: `layout` (names, metadata), `segment` (records), `checksums` (of records), `identity`
+(random names), `envelope` (the message in a record), `_compiled` (loops over records). `salvage`
+finds records at damage, `views` is for readers from outside, `tools` and `__main__` are `python -m
+diskqueue`; `errors`.
 Called by nsqd's broker, Spark's readers and the command line. Imports no other package but isal.
 """
 

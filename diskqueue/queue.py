@@ -55,7 +55,7 @@ from diskqueue import layout
 from diskqueue.append_job import AppendJob, RecordChunk
 from diskqueue.checksums.verifier import ChecksumFailures
 from diskqueue.errors import CorruptSegmentError, QueueClosedError, RecordTooLargeError
-from diskqueue.progress import Progress
+from diskqueue.finished.progress import Progress
 from diskqueue.reader import Reader, ReadRecords
 from diskqueue.recovery import recover
 from diskqueue.segment import (

@@ -26,7 +26,7 @@ from diskqueue import layout, salvage
 from diskqueue.checksums.tail import read_tails
 from diskqueue.checksums.verifier import ChecksumFailures, Place, Verdict, Verifier
 from diskqueue.errors import CorruptSegmentError, TailUnknownError
-from diskqueue.intervals import Interval
+from diskqueue.finished.intervals import Interval
 from diskqueue.segment import (
     PREFIX_BYTES,
     RecordLimits,

@@ -32,10 +32,11 @@ import os
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
-from diskqueue import layout, sidecar
+from diskqueue import layout
 from diskqueue.checksums.file import drop_stale
 from diskqueue.errors import CorruptMetadataError
-from diskqueue.intervals import Intervals
+from diskqueue.finished import sidecar
+from diskqueue.finished.intervals import Intervals
 from diskqueue.segment import RecordLimits, SegmentState, walk
 
 # Segments behind the last known one are consecutive, unless a power cut took some.

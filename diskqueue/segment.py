@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from diskqueue.envelope import HEADER_BYTES
 from diskqueue.errors import CorruptSegmentError
-from diskqueue.intervals import Intervals
+from diskqueue.finished.intervals import Intervals
 
 if TYPE_CHECKING:
     from diskqueue.checksums.file import ChecksumFile

@@ -35,12 +35,19 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from diskqueue import layout
+from diskqueue.finished.intervals import Intervals
+from diskqueue.finished.progress import Progress, Run, Snapshot
+from diskqueue.finished.sidecar import (
+    NO_FINGERPRINT,
+    Block,
+    Fingerprints,
+    Position,
+    Sidecar,
+    encode_body,
+)
 from diskqueue.identity import Generation
-from diskqueue.intervals import Intervals
-from diskqueue.progress import Progress, Run, Snapshot
 from diskqueue.recovery import Recovered
 from diskqueue.segment import SegmentState
-from diskqueue.sidecar import NO_FINGERPRINT, Block, Fingerprints, Position, Sidecar, encode_body
 from diskqueue.views.pins import Pins
 from diskqueue.writer import FsyncTarget, Writer
 

@@ -7,10 +7,11 @@ a little older than the segments, which is a note and no damage.
 import os
 from dataclasses import dataclass, field
 
-from diskqueue import layout, segment, sidecar
+from diskqueue import layout, segment
 from diskqueue.checksums.audit import audit
 from diskqueue.errors import CorruptMetadataError
-from diskqueue.intervals import Intervals
+from diskqueue.finished import sidecar
+from diskqueue.finished.intervals import Intervals
 
 
 @dataclass(slots=True)

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from diskqueue import layout
+from diskqueue.finished.intervals import Interval
+from diskqueue.finished.progress import Progress
+from diskqueue.finished.sidecar import Position
 from diskqueue.identity import Deleted, Generation
-from diskqueue.intervals import Interval
-from diskqueue.progress import Progress
 from diskqueue.reader import Reader
 from diskqueue.segment import SegmentState
-from diskqueue.sidecar import Position
 from diskqueue.views.pins import Pin, Pins
 from diskqueue.writer import Writer
 

@@ -18,9 +18,9 @@ from spark_jobs.read.options import Origin, ReadOptions
 class FinishedRecords:
     """Records behind the read position that are finished, as a queue's sidecar file proves.
 
-    The read position is that of the oldest unfinished message. `diskqueue.sidecar` decides which
-    entries of the sidecar are believed, here as when nsqd starts, so a backlog lacks exactly the
-    messages that nsqd would not deliver again.
+    The read position is that of the oldest unfinished message. `diskqueue.finished.sidecar` decides
+    which entries of the sidecar are believed, here as when nsqd starts, so a backlog lacks exactly
+    the messages that nsqd would not deliver again.
     """
 
     # Segment -> the starts and ends of ranges in turns, as the bytes of an int64 array.

@@ -47,7 +47,7 @@ QUANTA = {
         nsqd/api/publish.PART_BYTES nsqd/api/publish._MAX_PART_COUNT
     """,
     "from which on the quicker of two ways is taken; both do the same": """
-        diskqueue/progress._MAX_RUN_COUNT diskqueue/progress._TRIM_COUNT
+        diskqueue/finished/progress._MAX_RUN_COUNT diskqueue/finished/progress._TRIM_COUNT
         nsqd/broker/archive/keeper.NOW_BYTES nsqd/broker/archive/keeper.NOW_MIN_BYTES
         diskqueue/segment._MIN_UNIFORM_COUNT nsqd/broker/consumer.LINGER_MAX_COUNT
         nsqd/broker/consumer.LINGER_S nsqd/broker/limits/causes.LARGE_BYTES

@@ -17,7 +17,7 @@ CHANGING = {
     "diskqueue.checksums.audit.Audit",
     "diskqueue.layout.QueueFiles",
     "diskqueue.recovery.Recovered",
-    "diskqueue.sidecar.Evidence",
+    "diskqueue.finished.sidecar.Evidence",
     "diskqueue.sync_job.SyncJob",
     "diskqueue.tools.check.QueueReport",
     "diskqueue.writer.FsyncTarget",

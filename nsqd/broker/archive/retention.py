@@ -26,11 +26,11 @@ from struct import Struct
 
 from diskqueue import layout
 from diskqueue.errors import CorruptSegmentError
+from diskqueue.finished.sidecar import Position
 from diskqueue.identity import Deleted, Generation
 from diskqueue.layout import QueueFiles
 from diskqueue.recovery import recover
 from diskqueue.segment import RecordLimits, SegmentState, iter_buffers
-from diskqueue.sidecar import Position
 from diskqueue.sync_job import remove_queue
 from diskqueue.views.pins import Pins
 from diskqueue.views.view import SegmentRange, find_synced

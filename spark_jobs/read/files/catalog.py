@@ -20,8 +20,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from diskqueue import layout, sidecar
+from diskqueue import layout
 from diskqueue.errors import CorruptMetadataError
+from diskqueue.finished import sidecar
 from diskqueue.identity import MAX_FILE_BYTES, Deleted, parse_generation
 from spark_jobs.object_store import split_uri
 from spark_jobs.read.files.directory import Directory, expand

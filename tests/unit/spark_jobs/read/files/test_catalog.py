@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from diskqueue import DiskQueue, layout, sidecar
-from diskqueue.intervals import Interval, Intervals
-from diskqueue.sidecar import Block, Position
+from diskqueue import DiskQueue, layout
+from diskqueue.finished import sidecar
+from diskqueue.finished.intervals import Interval, Intervals
+from diskqueue.finished.sidecar import Block, Position
 from spark_jobs.read.files.catalog import find_queues, node_names
 from spark_jobs.read.queue import Queue
 from tests.spark.data_dirs import (

@@ -30,11 +30,11 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from diskqueue.errors import CorruptSegmentError
-from diskqueue.intervals import Intervals
+from diskqueue.finished.intervals import Intervals
+from diskqueue.finished.sidecar import Block, Fingerprints, Position
 from diskqueue.reader import Reader
 from diskqueue.recovery import Recovered
 from diskqueue.segment import SegmentState
-from diskqueue.sidecar import Block, Fingerprints, Position
 from diskqueue.writer import Writer
 
 # Marks are removed in steps of at least this many, so that it costs next to no time per record.

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diskqueue import DiskQueue, progress
-from diskqueue.progress import Outstanding
+from diskqueue import DiskQueue
+from diskqueue.finished import progress
+from diskqueue.finished.progress import Outstanding
+from diskqueue.finished.sidecar import Fingerprints
 from diskqueue.segment import SegmentState
-from diskqueue.sidecar import Fingerprints
 from tests.unit.diskqueue.queue_files import (
     RECORD_BYTES,
     drain,

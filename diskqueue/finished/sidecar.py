@@ -45,7 +45,7 @@ from typing import NamedTuple
 
 from diskqueue import layout
 from diskqueue.errors import CorruptSidecarError
-from diskqueue.intervals import Interval, Intervals
+from diskqueue.finished.intervals import Interval, Intervals
 from diskqueue.segment import PREFIX, PREFIX_BYTES
 
 MAGIC = b"DQFINISH"

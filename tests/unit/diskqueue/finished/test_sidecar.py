@@ -15,10 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diskqueue import DiskQueue, layout, sidecar
+from diskqueue import DiskQueue, layout
 from diskqueue.errors import CorruptSidecarError
-from diskqueue.intervals import Interval, Intervals
-from diskqueue.sidecar import Block, Position
+from diskqueue.finished import sidecar
+from diskqueue.finished.intervals import Interval, Intervals
+from diskqueue.finished.sidecar import Block, Position
 from tests.unit.diskqueue.queue_files import (
     RECORD_BYTES,
     consume,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diskqueue.intervals import Interval, Intervals
+from diskqueue.finished.intervals import Interval, Intervals
 
 NUMBERS = st.sets(st.integers(0, 40))
 
