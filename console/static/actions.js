@@ -6,7 +6,7 @@
 import { html, nothing } from "./vendor/lit-html/lit-html.js";
 import * as format from "./format.js";
 import { invalidName, keyOf } from "./model.js";
-import { openDialog } from "./widgets.js";
+import { invalid, openDialog } from "./widgets.js";
 
 const WAIT_MS = 1000;
 const PAST = { pause: "paused", unpause: "unpaused", empty: "emptied", delete: "deleted", create: "created", tombstone: "hidden from discovery", drain: "draining", set_limits: "set", close_client: "closed", drop: "dropped", move: "moved", replay: "replayed", set_log_level: "set" };
@@ -39,13 +39,14 @@ function showOutcomes(app, action, targets, result, { params }) {
   const failed = result.outcomes.filter((outcome) => outcome.state === "failed");
   const done = result.outcomes.length - failed.length;
   const rest = targets.filter((target) => failed.some((outcome) => outcome.topic === target.topic && outcome.channel === target.channel && (!target.node || target.node === outcome.node)));
-  openDialog(app, `${format.count(done)} done, ${format.count(failed.length)} failed`, (dialog) => html`
+  const isOne = result.outcomes.length === 1;
+  openDialog(app, isOne ? "Not done" : `${format.count(done)} done, ${format.count(failed.length)} failed`, (dialog) => html`
     <ul class="outcomes">${failed.slice(0, 100).map((outcome) => html`<li><b>${nameOf(outcome)}</b> ${outcome.node ?? outcome.lookupd ?? ""}: ${outcome.text}</li>`)}</ul>
     <footer><button type="button" @click=${() => dialog.done(null)}>Close</button>
     <button type="button" class="primary" @click=${async () => {
       dialog.done(null);
       run(app, action, rest, { params, confirm: rest.length > 1 ? rest.length : rest[0]?.channel ?? rest[0]?.topic ?? rest[0]?.node });
-    }}>Try the rest again</button></footer>`);
+    }}>${isOne ? "Try again" : "Try the rest again"}</button></footer>`);
 }
 
 /** Pause or unpause at once. */
@@ -164,10 +165,10 @@ export async function signIn(app) {
         state.error = error.status === 401 ? "This token is not the right one." : error.status === 429 ? "Too many wrong tokens: wait a minute." : error.message;
       }
       state.isBusy = false;
-      if (dialog.element.isConnected) dialog.update();
+      if (dialog.element.isConnected) dialog.fail();
     }}>
       <p>${app.source.mode === "node" ? html`This nsqd was started with <code>--http-auth-token-file</code>: changes and messages need its token.` : html`This nsqadmin was started with <code>--http-auth-token-file</code>.`}</p>
-      <label>Token <input type="password" name="token" autocomplete="off" required autofocus aria-describedby="token-error" /></label>
+      <label>Token <input type="password" name="token" autocomplete="off" required autofocus aria-invalid=${invalid(state.error)} aria-describedby="token-error" /></label>
       <p id="token-error" class="error" role="alert">${state.error ?? ""}</p>
       <footer><button type="button" @click=${() => dialog.done(null)}>Cancel</button><button class="primary">Sign in</button></footer>
     </form>`;
@@ -202,12 +203,12 @@ export function create(app, { topic } = {}) {
         await run(app, "create", [target]);
         return;
       }
-      dialog.update();
+      dialog.fail();
     };
     const errors = state.errors ?? {};
     return html`<form method="dialog" @submit=${submit}>
-      ${topic === undefined ? html`<label>Topic <input name="topic" autofocus autocomplete="off" spellcheck="false" aria-describedby="error-topic" /><span class="error" id="error-topic" role="alert">${errors.topic ?? ""}</span></label>` : nothing}
-      <label>Channel ${topic === undefined ? html`<small>(or none)</small>` : nothing}<input name="channel" ?autofocus=${topic !== undefined} autocomplete="off" spellcheck="false" aria-describedby="error-channel" /><span class="error" id="error-channel" role="alert">${errors.channel ?? ""}</span></label>
+      ${topic === undefined ? html`<label>Topic <input name="topic" autofocus autocomplete="off" spellcheck="false" aria-invalid=${invalid(errors.topic)} aria-describedby="error-topic" /><span class="error" id="error-topic" role="alert">${errors.topic ?? ""}</span></label>` : nothing}
+      <label><span>Channel ${topic === undefined ? html`<small>(or none)</small>` : nothing}</span><input name="channel" ?autofocus=${topic !== undefined} autocomplete="off" spellcheck="false" aria-invalid=${invalid(errors.channel)} aria-describedby="error-channel" /><span class="error" id="error-channel" role="alert">${errors.channel ?? ""}</span></label>
       <footer><button type="button" @click=${() => dialog.done(null)}>Cancel</button><button class="primary">Create</button></footer>
     </form>`;
   });

@@ -338,7 +338,7 @@ const KEYS = [
 ];
 
 function showKeys(app) {
-  openDialog(app, "Keys", () => html`<dl class="keys">${KEYS.map(([keys, text]) => html`<dt><kbd>${keys}</kbd></dt><dd>${text}</dd>`)}</dl>
+  openDialog(app, "Keys", () => html`<dl class="keys">${KEYS.map(([keys, text]) => html`<dt>${keys.split(", ").map((key) => html`<kbd>${key}</kbd> `)}</dt><dd>${text}</dd>`)}</dl>
     <p class="soft">They can be turned off in the settings.</p>`);
 }
 

@@ -5,7 +5,7 @@ import { signIn } from "./actions.js";
 import { decodeUtf8, encodeUtf8, fromBase64, toBase64 } from "./bodies.js";
 import * as format from "./format.js";
 import { invalidName } from "./model.js";
-import { openDialog } from "./widgets.js";
+import { invalid, openDialog } from "./widgets.js";
 
 /** Publish by hand. */
 export async function publish(app, { topic = "", body = "", isBase64 = false, node = null } = {}) {
@@ -43,20 +43,20 @@ export async function publish(app, { topic = "", body = "", isBase64 = false, no
         }
         state.isBusy = false;
       }
-      if (dialog.element.isConnected) dialog.update();
+      if (dialog.element.isConnected) dialog.fail();
     };
     const errors = state.errors ?? {};
     const problem = (name) => html`<span class="error" id="error-${name}" role="alert">${errors[name] ?? ""}</span>`;
     return html`<form method="dialog" class="wide" @submit=${submit}>
-      <label>Topic <input name="topic" .defaultValue=${topic} list="names-all" autocomplete="off" spellcheck="false" ?autofocus=${!topic} aria-describedby="error-topic" />${problem("topic")}</label>
+      <label>Topic <input name="topic" .defaultValue=${topic} list="names-all" autocomplete="off" spellcheck="false" ?autofocus=${!topic} aria-invalid=${invalid(errors.topic)} aria-describedby="error-topic" />${problem("topic")}</label>
       <datalist id="names-all">${[...app.model.topics.keys()].slice(0, 500).map((name) => html`<option value=${name}></option>`)}</datalist>
-      <label>Body <textarea name="body" rows="7" spellcheck="false" .defaultValue=${body} ?autofocus=${Boolean(topic)} aria-describedby="error-body"></textarea>${problem("body")}</label>
+      <label>Body <textarea name="body" rows="7" spellcheck="false" .defaultValue=${body} ?autofocus=${Boolean(topic)} aria-invalid=${invalid(errors.body)} aria-describedby="error-body"></textarea>${problem("body")}</label>
       <div class="row">
         <label>As <select name="encoding"><option value="text">text</option><option value="base64" ?selected=${isBase64}>base64</option></select></label>
         <label>Deferred by <span class="unit"><input name="defer" type="number" min="0" max="3600" step="any" value="0" /> s</span></label>
         <label>Times <input name="count" type="number" min="1" max="1000" value="1" /></label>
-        ${nodes.length ? html`<label>Node <select name="node"><option value="">any</option>${nodes.map((name) => html`<option ?selected=${name === node}>${name}</option>`)}</select></label>` : nothing}
       </div>
+      ${nodes.length ? html`<label>Node <select name="node"><option value="">any</option>${nodes.map((name) => html`<option ?selected=${name === node}>${name}</option>`)}</select></label>` : nothing}
       <p class="error" role="alert">${errors.all ?? ""}</p>
       <footer><button type="button" @click=${() => dialog.done(null)}>Cancel</button><button class="primary" ?disabled=${Boolean(state.isBusy)}>Publish</button></footer>
     </form>`;

@@ -3,7 +3,7 @@
 import { html, nothing } from "./vendor/lit-html/lit-html.js";
 import * as actions from "./actions.js";
 import * as format from "./format.js";
-import { badge, button, emptyState, openDialog } from "./widgets.js";
+import { badge, button, emptyState, invalid, openDialog } from "./widgets.js";
 
 const WORDS = {
   max_depth: ["Messages in a queue", "number; 0 is no limit"],
@@ -85,7 +85,7 @@ function edit(app, topic, state, { limits }) {
         const text = String(data.get(name) ?? "").trim();
         if (!data.has(`own ${name}`)) continue;
         const isNumber = typeof limits[name].value === "number";
-        if (isNumber && !/^\d{1,15}$/.test(text)) form.errors[name] = "A whole number is needed.";
+        if (isNumber && !/^\d{1,15}$/.test(text)) form.errors[name] = "A whole number is needed, 0 or more.";
         else values[name] = isNumber ? Number(text) : text;
       }
       if (!Object.keys(form.errors).length) {
@@ -114,20 +114,20 @@ function edit(app, topic, state, { limits }) {
         read(app, topic, state);
         app.refresh();
       }
-      if (dialog.element.isConnected) dialog.update();
+      if (dialog.element.isConnected) dialog.fail();
     };
     const errors = form.errors ?? {};
     return html`<form method="dialog" @submit=${submit}>
       <p class="soft">What is not ticked has the value of the node's flag.</p>
-      ${Object.entries(limits).map(([name, { value, source }]) => {
+      ${Object.entries(limits).map(([name, { value, source }], at) => {
         const isOwn = form[name] ?? source === "topic";
-        return html`<div><label class="check"><input type="checkbox" name="own ${name}" .checked=${isOwn} @change=${(event) => {
+        return html`<div><label class="check"><input type="checkbox" name="own ${name}" ?autofocus=${!at} .checked=${isOwn} @change=${(event) => {
             form[name] = event.target.checked;
             dialog.update();
           }} /> ${WORDS[name]?.[0] ?? name} <small class="soft">${WORDS[name]?.[1] ?? ""}</small></label>
           ${name === "max_depth_policy"
             ? html`<select name=${name} ?disabled=${!isOwn} aria-label=${WORDS[name][0]}>${["reject", "drop-oldest"].map((each) => html`<option ?selected=${each === value}>${each}</option>`)}</select>`
-            : html`<input name=${name} .defaultValue=${String(value)} ?disabled=${!isOwn} autocomplete="off" spellcheck="false" aria-label=${WORDS[name]?.[0] ?? name} aria-describedby="error-${name}" />`}
+            : html`<input name=${name} .defaultValue=${String(value)} ?disabled=${!isOwn} autocomplete="off" spellcheck="false" aria-label=${WORDS[name]?.[0] ?? name} aria-invalid=${invalid(errors[name])} aria-describedby="error-${name}" />`}
           <span class="error" id="error-${name}" role="alert">${errors[name] ?? ""}</span></div>`;
       })}
       <p class="error" role="alert">${errors.all ?? nothing}</p>

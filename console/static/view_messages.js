@@ -7,7 +7,7 @@ import * as format from "./format.js";
 import { serverTime } from "./api.js";
 import { table } from "./table.js";
 import { draftOf } from "./publish.js";
-import { button, copy, copyLine, download, emptyState, openDialog } from "./widgets.js";
+import { button, copy, copyLine, download, emptyState, openDialog, progress } from "./widgets.js";
 
 const PLACES = [["memory", "memory"], ["disk", "disk"], ["in_flight", "in flight"], ["deferred", "deferred"]];
 const COUNTS = [10, 20, 50, 100];
@@ -329,7 +329,7 @@ function keptText(outcomes) {
   const reasons = { ORIGIN_UNKNOWN: "it is not known where they failed", CHANNEL_NOT_FOUND: "the channel is gone:", TOPIC_NOT_FOUND: "the topic is gone:" };
   return outcomes.flatMap((outcome) => Object.entries(outcome.kept ?? {}).map(([reason, count]) => {
     const [code, name = ""] = reason.split(" ");
-    return `${format.plural(count, "message")} stay${count === 1 ? "s" : ""} on ${outcome.node}: ${reasons[code] ?? code} ${name}`.trim();
+    return `${format.plural(count, "message")} stay${count === 1 ? "s" : ""} on ${outcome.node}: ${reasons[code] ?? code} ${name}`.trim().concat(".");
   }));
 }
 
@@ -380,13 +380,13 @@ function replay(app, settings) {
       done?.();
     };
     if (state.isDone) {
-      return html`<p id="replayed"><b>${format.count(state.moved)} moved</b> of ${format.count(state.wanted)}.</p>
+      return html`<p id="replayed" role="alert"><b>${format.count(state.moved)} moved</b> of ${format.count(state.wanted)}.</p>
         ${state.kept.map((text) => html`<p class="kept">${text}</p>`)}
         ${state.errors.map((text) => html`<p class="error">${text}</p>`)}
         <footer>${state.errors.length ? button("Try the rest again", () => { dialog.done(null); replay(app, { ...settings, waiting: waiting - state.moved }); }) : nothing}${button("Close", () => dialog.done(true), { kind: "primary" })}</footer>`;
     }
     if (state.isRunning) {
-      return html`<p>${format.count(state.moved)} of ${format.count(state.wanted)} moved.</p><progress max=${state.wanted} .value=${state.moved}></progress>
+      return html`<p>${format.count(state.moved)} of ${format.count(state.wanted)} moved.</p>${progress("moved", state.wanted, state.moved)}
         <footer>${button("Stop", () => state.controller.abort())}</footer>`;
     }
     const names = [...app.model.topics.keys()];
@@ -400,13 +400,11 @@ function replay(app, settings) {
     };
     return html`<form method="dialog" @submit=${start}>
       <fieldset class="ways"><legend class="hidden">where to</legend>
-        <label class="check" title=${lacksReplay ?? nothing}><input type="radio" name="way" value="origin" .checked=${way === "origin"} ?disabled=${Boolean(lacksReplay)} @change=${choose} /> To the channel each failed in ${lacksReplay ? html`<small class="soft">${lacksReplay}</small>` : nothing}</label>
-        <label class="check"><input type="radio" name="way" value="topic" .checked=${way === "topic"} @change=${choose} /> To a topic or channel</label>
+        <label class="check" title=${lacksReplay ?? nothing}><input type="radio" name="way" value="origin" ?autofocus=${way === "origin"} .checked=${way === "origin"} ?disabled=${Boolean(lacksReplay)} @change=${choose} /> To the channel each failed in ${lacksReplay ? html`<small class="soft">${lacksReplay}</small>` : nothing}</label>
+        <label class="check"><input type="radio" name="way" value="topic" ?autofocus=${way === "topic"} .checked=${way === "topic"} @change=${choose} /> To a topic or channel</label>
       </fieldset>
       <div class="row">
         ${ids ? nothing : html`<label>Messages from the front <input name="count" type="number" min="1" max="1000000" required value=${Math.max(1, waiting)} /></label>`}
-        ${way === "origin" ? nothing : html`<label>To topic <select name="to" @change=${(event) => { state.to = event.target.value; dialog.update(); }}>${names.map((name) => html`<option ?selected=${name === destination}>${name}</option>`)}</select></label>
-        <label>To channel <select name="to_channel"><option value="">all channels</option>${channels.map((each) => html`<option>${each.channel}</option>`)}</select></label>`}
         ${ids ? nothing : html`<label>At most per second <input name="rate" type="number" min="1" value="500" /></label>`}
       </div>
       <p>${way === "origin" ? "Only the channel that gave a message up gets it again, with attempts 0. A message stays where it is if its channel is gone, or if it is not known where it failed." : `All channels of ${destination} get them again, or the chosen one, with attempts 0.`} A message is published there first, and deleted here only when it is safe there: a crash may bring it twice, but loses none.</p>
@@ -414,6 +412,8 @@ function replay(app, settings) {
     </form>`;
   });
 }
+      ${way === "origin" ? nothing : html`<label>To topic <select name="to" @change=${(event) => { state.to = event.target.value; dialog.update(); }}>${names.map((name) => html`<option ?selected=${name === destination}>${name}</option>`)}</select></label>
+        <label>To channel <select name="to_channel"><option value="">all channels</option>${channels.map((each) => html`<option>${each.channel}</option>`)}</select></label>`}
 
 function limitsText(limits) {
   if (!limits) return format.NONE;

@@ -7,7 +7,7 @@ import { perSecond } from "./history.js";
 import { serverTime } from "./api.js";
 import { rangeOf } from "./store.js";
 import { table } from "./table.js";
-import { badge, button, chart, emptyState, openDialog, rangePicker, tile, tiles } from "./widgets.js";
+import { badge, button, chart, emptyState, openDialog, progress, rangePicker, tile, tiles } from "./widgets.js";
 
 const LEVELS = ["debug", "info", "warn", "error", "fatal"];
 
@@ -75,7 +75,9 @@ async function drain(app, row) {
 /** Follow a drain: how many messages are left, each second, until the node is gone. */
 function watchDrain(app, node, before) {
   const state = { left: before, isGone: false };
-  openDialog(app, `Draining ${node}`, () => html`<p>${state.isGone ? "The node has stopped." : html`<b>${format.count(state.left)}</b> of ${format.plural(before, "message")} left.`}</p><progress max=${Math.max(before, 1)} .value=${before - state.left || (state.isGone ? 1 : 0)}></progress>`);
+  openDialog(app, `Draining ${node}`, (dialog) => html`<p>${state.isGone ? "The node has stopped." : html`<b>${format.count(state.left)}</b> of ${format.plural(before, "message")} left. The node goes on when this is closed.`}</p>
+    ${progress("drained", Math.max(before, 1), before - state.left || (state.isGone ? 1 : 0))}
+    <footer>${button("Close", () => dialog.done(null))}</footer>`);
   const look = async () => {
     if (!app.dialog) return;
     try {
@@ -245,7 +247,8 @@ const producerColumns = (app) => [
 const lacksClose = (app, row) => app.source.lacks("client_close", row.node);
 
 async function closeClient(app, row) {
-  const body = html`<p>The connection of <b>${row.hostname}</b> (${row.remote_address}) is asked to end and then cut. Its ${format.plural(row.in_flight_count, "message")} in flight go to other consumers. Most libraries connect again.</p>`;
+  const held = row.in_flight_count;
+  const body = html`<p>The connection of <b>${format.visible(row.hostname || "a client")}</b> (${row.remote_address}) is asked to end and then cut. ${held ? `Its ${format.plural(held, "message")} in flight ${held === 1 ? "goes" : "go"} to other consumers. ` : ""}Most libraries connect again.</p>`;
   if (await actions.confirmOnce(app, { title: "Close a connection", body, button: "Close it" })) actions.run(app, "close_client", [{ node: row.node }], { params: { remote_address: row.remote_address } });
 }
 

@@ -28,6 +28,12 @@ export function button(label, onClick, { reason, tip, kind = "", type = "button"
   }}>${label}</button>`;
 }
 
+/** How far something is. */
+export const progress = (label, max, value) => html`<div><progress aria-label=${label} max=${max} .value=${value}></progress></div>`;
+
+/** What a field says of its error. */
+export const invalid = (error) => (error ? "true" : nothing);
+
 /** Text with a button that copies it. */
 export function copyLine(app, text) {
   return html`<div class="copy"><code>${text}</code><button type="button" @click=${() => copy(app, text)}>Copy</button></div>`;
@@ -206,12 +212,23 @@ export const emptyState = (title, ...content) => html`<div class="empty"><p clas
 
 /**
  * A dialog over the page; resolves with what its form returns, or null when it is left.
- * body(dialog): the template; dialog.update() renders again, dialog.done(value) ends it.
+ * body(dialog): the template; dialog.update() renders again, dialog.fail() goes to a wrong field, dialog.done(value) ends it.
  */
 export function openDialog(app, title, body) {
   return new Promise((resolve) => {
     const element = document.createElement("dialog");
     element.setAttribute("aria-labelledby", "dialog-title");
+    let focused = null;
+    let wasDead = false;
+    element.addEventListener("focusin", (event) => (focused = event.target));
+    // What had the focus may have gone, or been dead for a while: the keyboard needs a place to go on from.
+    const keepFocus = () => {
+      if (focused && !element.contains(document.activeElement)) {
+        if (!focused.isConnected) [...element.querySelectorAll("footer button:not([disabled])")].at(-1)?.focus();
+        else if (wasDead && !focused.disabled) focused.focus();
+      }
+      wasDead = Boolean(focused?.disabled);
+    };
     const dialog = {
       element,
       state: {},
@@ -219,11 +236,18 @@ export function openDialog(app, title, body) {
         dialog.value = value;
         element.close();
       },
-      update: () =>
+      update: () => {
         render(
           html`<header><h2 id="dialog-title">${title}</h2><button type="button" class="close" aria-label="close" @click=${() => element.close()}>×</button></header>${body(dialog)}`,
           element,
-        ),
+        );
+        keepFocus();
+      },
+      /** Show what is wrong with the fields, and go to the first of them. */
+      fail: () => {
+        dialog.update();
+        element.querySelector("[aria-invalid]")?.focus();
+      },
     };
     element.addEventListener("close", () => {
       element.remove();

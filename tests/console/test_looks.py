@@ -32,13 +32,15 @@ PAGES = (
 )
 
 # Pairs of texts that lie over each other, and what sticks out of the page at the right. Of a text
-# counts only what its scrolled or cut parents show.
+# counts only what its scrolled or cut parents show; while a dialog is open, only what is in it.
 FAULTS = """() => {
   const boxes = [];
-  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const root = document.querySelector('dialog') ?? document.body;
+  const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
     const { parentElement: element, data } = walker.currentNode;
-    const isLeftOut = element.closest('.top, .notices, .skip, .hidden, option, noscript, svg');
+    const isLeftOut = element.closest(
+      '.top, .notices, .skip, .hidden, option, datalist, noscript, svg');
     if (!data.trim() || isLeftOut || !element.checkVisibility()) continue;
     const range = document.createRange();
     range.selectNodeContents(walker.currentNode);

@@ -25,7 +25,8 @@ PAGES = (
     "/settings?tab=about",
 )
 
-# Text whose colour is too near to that of what lies behind it (WCAG 1.4.3: 4.5 to 1).
+# Text whose colour is too near to that of what lies behind it (WCAG 1.4.3: 4.5 to 1); while a
+# dialog is open, of this alone.
 LOW_CONTRAST = """() => {
   const parse = (text) => (text.match(/[\\d.]+/g) ?? []).map(Number);
   const luminance = ([r, g, b]) => {
@@ -43,7 +44,8 @@ LOW_CONTRAST = """() => {
     return [255, 255, 255];
   };
   const found = [];
-  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const root = document.querySelector("dialog") ?? document.body;
+  const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
     const element = walker.currentNode.parentElement;
     const text = walker.currentNode.data.trim();
@@ -59,8 +61,9 @@ LOW_CONTRAST = """() => {
 
 # Things to press that are smaller than a fingertip (WCAG 2.5.8: 24 px), links in a text apart.
 SMALL_TARGETS = """() => [...document.querySelectorAll(
-  'button, select, input:not([type=checkbox]), summary, nav a')]
+  'button, select, input:not([type=checkbox], [type=radio]), summary, nav a')]
   .filter((each) => each.checkVisibility() && !each.closest('.skip'))
+  .filter((each) => each.closest('dialog') || !document.querySelector('dialog'))
   .map((each) => [each.textContent.trim().slice(0, 30), each.getBoundingClientRect()])
   .filter(([, box]) => box.width > 0 && (box.width < 24 || box.height < 24) && box.left >= 0)
   .map(([text, box]) => `${text} ${box.width}x${box.height}`)"""
