@@ -293,7 +293,7 @@ function topBar(app) {
       app.refresh();
     }}>${[2, 5, 10, 30, 0].map((seconds) => html`<option value=${seconds} ?selected=${app.prefs.get("refresh") === seconds}>${seconds ? `${seconds} s` : "off"}</option>`)}</select>
     <button type="button" id="theme" title="theme: ${theme}; next: ${next}" aria-label="theme: ${theme}" @click=${() => app.setTheme(next)}>${{ system: "◐", dark: "●", light: "○" }[theme] ?? "◐"}</button>
-    ${app.me?.user || (app.me && app.me.role !== "admin") ? html`<span class="who" title="your role decides what you may do">${[app.me.user, app.me.role].filter(Boolean).join(" · ")}</span>` : nothing}
+    ${app.me?.user || (app.me && app.me.role !== "admin") ? html`<span class="who" title="${app.me.user ?? ""} ${app.me.role}: your role decides what you may do">${[app.me.role, app.me.user].filter(Boolean).join(" · ")}</span>` : nothing}
   </header>`;
 }
 

@@ -426,10 +426,16 @@ function limitsText(limits) {
 }
 
 const deadColumns = (app) => [
-  { id: "topic", label: "Topic", small: true, css: "name", value: (row) => row.topic, cell: (row) => html`<a href=${app.href("topic", { topic: row.topic })}>${row.topic}</a>` },
-  { id: "dead", label: "Dead-letter topic", small: true, value: (row) => row.dead_letter_topic, cell: (row) => (row.exists ? html`<a href=${app.href("topic", { topic: row.dead_letter_topic })}>${row.dead_letter_topic}</a>` : html`${row.dead_letter_topic} <small class="soft">not yet</small>`) },
+  { id: "topic", label: "Topic", small: true, css: "name", value: (row) => row.topic, cell: (row) => html`<a href=${app.href("topic", { topic: row.topic })} title=${row.topic}>${row.topic}</a>` },
+  { id: "dead", label: "Dead-letter topic", small: true, value: (row) => row.dead_letter_topic, css: "pair", cell: (row) => html`<div class="named">${row.exists ? html`<a href=${app.href("topic", { topic: row.dead_letter_topic })} title=${row.dead_letter_topic}>${row.dead_letter_topic}</a>` : html`<span>${row.dead_letter_topic}</span> <small class="soft">not yet</small>`}</div>` },
   { id: "waiting", label: "Waiting", num: true, small: true, value: (row) => row.waiting, cell: (row) => format.count(row.waiting) },
-  { id: "since", label: "Since start", value: (row) => row.dead_lettered_count, cell: (row) => row.channels.map((each) => `${each.channel} ${format.count(each.dead_lettered_count)}`).join(", ") || format.count(row.dead_lettered_count) },
+  { id: "since", label: "Since start", value: (row) => row.dead_lettered_count, css: "pair", cell: sinceStart },
+// The figure before the name, which may be cut.
+function sinceStart({ channels, dead_lettered_count: count }) {
+  const text = channels.map((each) => `${format.count(each.dead_lettered_count)} of ${each.channel}`).join(", ");
+  return text ? html`<div class="named" title=${text}>${text}</div>` : format.count(count);
+}
+
   { id: "limits", label: "Limits that send there", cell: (row) => limitsText(row.limits) },
   { id: "clients", label: "Consumers", num: true, value: (row) => row.clients, cell: (row) => (row.clients ? format.count(row.clients) : "none") },
   {

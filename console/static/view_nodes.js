@@ -39,7 +39,7 @@ const nodeColumns = (app, lookupdCount) => [
   { id: "in", label: "In/s", num: true, small: true, value: (row) => rateNow(row, "in_rate"), cell: (row) => format.rate(rateNow(row, "in_rate")) },
   { id: "out", label: "Out/s", num: true, small: true, value: (row) => rateNow(row, "out_rate"), cell: (row) => format.rate(rateNow(row, "out_rate")) },
   { id: "clients", label: "Clients", num: true, value: (row) => row.clients, cell: (row) => format.count(row.clients) },
-  { id: "disk", label: "Disk used / free", num: true, value: (row) => row.disk_bytes, cell: disk },
+  { id: "disk", label: "Disk used / free", num: true, css: "disk", value: (row) => row.disk_bytes, cell: disk },
   ...(lookupdCount ? [{ id: "lookupds", label: "Lookupds", num: true, tip: "nsqlookupd daemons that know the node", value: (row) => row.lookupds?.length, cell: (row) => html`${row.lookupds?.length ?? 0} of ${lookupdCount}${(row.lookupds?.length ?? 0) < lookupdCount ? html` ${badge("!", "warn", "not every nsqlookupd knows it: see its --lookupd-tcp-address")}` : nothing}` }] : []),
 ];
 
@@ -222,7 +222,7 @@ const who = (row) => html`${format.visible(row.hostname || row.remote_address)} 
 
 const clientColumns = (app, { isOfOneChannel }) => [
   { id: "client", label: "Client", small: true, css: "name", value: (row) => `${row.hostname} ${row.remote_address}`, cell: who },
-  ...(isOfOneChannel ? [] : [{ id: "queue", label: "Topic / channel", small: true, value: (row) => `${row.topic}/${row.channel}`, cell: (row) => html`<a href=${app.href("topic", { topic: row.topic })}>${row.topic}</a> / <a href=${app.href("channel", { topic: row.topic, channel: row.channel })}>${row.channel}</a>` }]),
+  ...(isOfOneChannel ? [] : [{ id: "queue", label: "Topic / channel", small: true, css: "pair", value: (row) => `${row.topic}/${row.channel}`, cell: (row) => html`<div class="named"><a href=${app.href("topic", { topic: row.topic })} title=${row.topic}>${row.topic}</a> / <a href=${app.href("channel", { topic: row.topic, channel: row.channel })} title=${row.channel}>${row.channel}</a></div>` }]),
   ...(app.source.mode === "node" ? [] : [{ id: "node", label: "Node", value: (row) => row.node, cell: (row) => html`<a href=${app.href("node", { node: row.node })}>${row.node}</a>` }]),
   { id: "ready", label: "RDY", num: true, small: true, tip: "messages that it is ready to take", value: (row) => row.ready_count, cell: (row) => (row.ready_count ? format.count(row.ready_count) : badge("0", "warn", "it takes nothing now")) },
   { id: "in_flight", label: "In flight", num: true, small: true, value: (row) => row.in_flight_count, cell: (row) => format.count(row.in_flight_count) },

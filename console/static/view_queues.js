@@ -115,14 +115,14 @@ function topicsTable(app) {
       <input id="filter" type="search" placeholder="Filter" aria-label="filter topics" .value=${q} autocomplete="off" spellcheck="false" @input=${(event) => app.setQuery({ q: event.target.value }, { isTyping: true })} />
       <label class="check"><input type="checkbox" .checked=${Boolean(backlog)} @change=${(event) => app.setQuery({ backlog: event.target.checked ? 1 : null })} /> only with backlog</label>
       ${columnsMenu(app, "topics", TOPIC_COLUMNS)}
-      <span class="grow"></span>
+      <span class="grow"></span><span class="acts">
       ${marked.length && canOperate
         ? html`<span class="mark-count">${format.count(marked.length)} marked</span>
             ${button("Pause", () => app.act("pause", marked, true))}${button("Unpause", () => app.act("pause", marked, false))}
             ${isAdmin ? html`${button("Empty…", () => app.act("lose", "empty", marked))}${button("Delete…", () => app.act("lose", "delete", marked))}` : nothing}`
         : canOperate
           ? html`${button("Publish…", () => app.act("publish"))}${button("Create topic…", () => app.act("create"))}`
-          : nothing}
+          : nothing}</span>
     </div>
     ${table(app, {
       id: "topics", label: "topics", columns: TOPIC_COLUMNS, rows, keyOf: (row) => row.topic, fallback: "-waiting", marks: canOperate ? app.marks : undefined,
@@ -294,9 +294,9 @@ export const topic = {
     const target = [{ topic: name }];
     return html`${heading}
       <div class="bar"><h1 tabindex="-1">${name}</h1>${pausedRow(detail)}${detail.dead_letter_topic ? html`<small>dead letters go to <a href=${app.href("topic", { topic: detail.dead_letter_topic })}>${detail.dead_letter_topic}</a></small>` : nothing}
-        <span class="grow"></span>
+        <span class="grow"></span><span class="acts">
         ${app.can("operate") ? html`${button("Publish…", () => app.act("publish", { topic: name }), { kind: "primary" })}${button(detail.paused ? "Unpause" : "Pause", () => app.act("pause", target, !detail.paused))}${button("Create channel…", () => app.act("create", { topic: name }))}` : nothing}
-        ${app.can("admin") ? html`${button("Empty…", () => app.act("lose", "empty", target))}${button("Delete…", () => app.act("lose", "delete", target))}` : nothing}
+        ${app.can("admin") ? html`${button("Empty…", () => app.act("lose", "empty", target))}${button("Delete…", () => app.act("lose", "delete", target))}` : nothing}</span>
       </div>
       ${(detail.warnings ?? []).map((text) => html`<p class="warning">${text}</p>`)}
       ${tiles(
@@ -419,10 +419,10 @@ export const channel = {
     const percentiles = percentilesText(detail.latency);
     const latencies = data.history?.series.latency_ns?.some((value) => value !== null);
     return html`${heading}
-      <div class="bar"><h1 tabindex="-1">${channelName}</h1>${pausedRow(detail)}<span class="grow"></span>
+      <div class="bar"><h1 tabindex="-1">${channelName}</h1>${pausedRow(detail)}<span class="grow"></span><span class="acts">
         ${app.can("peek") ? html`<a class="button" href=${app.href("messages", target)}>Peek</a>` : nothing}
         ${app.can("operate") ? button(detail.paused ? "Unpause" : "Pause", () => app.act("pause", [target], !detail.paused)) : nothing}
-        ${app.can("admin") ? html`${button("Empty…", () => app.act("lose", "empty", [target]))}${button("Delete…", () => app.act("lose", "delete", [target]))}` : nothing}
+        ${app.can("admin") ? html`${button("Empty…", () => app.act("lose", "empty", [target]))}${button("Delete…", () => app.act("lose", "delete", [target]))}` : nothing}</span>
       </div>
       ${tiles(
         tile("Waiting", format.count(detail.depth)),

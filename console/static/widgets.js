@@ -10,7 +10,7 @@ export const badge = (text, kind = "", tip) => html`<span class="badge ${kind}" 
 
 /** A figure with its name; `tip` explains it. */
 export const tile = (label, value, { tip, note, href, id, isDouble } = {}) => html`<div class="tile ${isDouble ? "double" : ""}" title=${tip ?? nothing} id=${id ?? nothing}>
-  <dt>${href ? html`<a href=${href}>${label}</a>` : label}</dt><dd>${value}${note ? html` <small class="note">${note}</small>` : nothing}</dd></div>`;
+  <dt>${href ? html`<a href=${href}>${label}</a>` : label}</dt><dd class=${typeof value === "string" && value.length > 9 ? "long" : ""}>${value}${note ? html` <small class="note">${note}</small>` : nothing}</dd></div>`;
 
 export const tiles = (...list) => html`<dl class="tiles">${list}</dl>`;
 

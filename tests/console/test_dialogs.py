@@ -250,3 +250,24 @@ def test_draining_can_be_left_and_says_so(tmp_path: Path, open_page: OpenPage) -
         expect(progress.get_by_role("progressbar", name="drained")).to_be_visible()
         progress.get_by_role("button", name="Close", exact=True).last.click()
         expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+def test_long_names_of_dead_letters_leave_their_buttons_in_sight(
+    node: DaemonProcess, open_page: OpenPage
+) -> None:
+    page = open_page(node, "/dead-letters", width=800)
+    for name in ("Replay…", "Drop…"):
+        expect(page.get_by_role("button", name=name)).to_be_in_viewport(ratio=0.99)
+    assert page.evaluate(FAULTS) == []
+
+
+def test_long_names_of_clients_stay_in_their_columns(
+    node: DaemonProcess, open_page: OpenPage
+) -> None:
+    page = open_page(node, "/clients", width=360)
+    expect(page.locator("#clients")).to_be_visible()
+    assert page.evaluate(FAULTS) == []
+
+    page.set_viewport_size({"width": 1400, "height": 900})
+    expect(page.get_by_role("button", name="Close…")).to_be_in_viewport(ratio=0.99)
+    assert page.locator(".scroller").evaluate("(each) => each.scrollWidth - each.clientWidth") == 0

@@ -1,11 +1,12 @@
 """What the eye would see: nothing lies over anything else, is cut off, or moves at a refresh."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.console.cluster import Admin, Cluster
 from tests.console.conftest import OpenPage
@@ -44,8 +45,12 @@ FAULTS = """() => {
     if (!data.trim() || isLeftOut || !element.checkVisibility()) continue;
     const range = document.createRange();
     range.selectNodeContents(walker.currentNode);
+    // The last cell of a row stays in sight, and the others pass below it.
+    const last = element.closest('tr')?.querySelector('.act');
+    const isBelow = last && !last.contains(element) && getComputedStyle(last).position === 'sticky';
     for (const rect of range.getClientRects()) {
       let { left, right, top, bottom } = rect;
+      if (isBelow) right = Math.min(right, last.getBoundingClientRect().left);
       for (let each = element; each !== document.body; each = each.parentElement) {
         const { overflowX, overflowY } = getComputedStyle(each);
         if (overflowX === 'visible' && overflowY === 'visible') continue;
@@ -146,6 +151,81 @@ def test_the_buttons_of_a_long_channel_are_in_sight(cluster: Cluster, open_page:
     assert page.locator(".scroller").evaluate("(each) => each.scrollWidth - each.clientWidth") == 0
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"/topics/{LONG_TOPIC}",
+        "/topics/looks?tab=nodes",
+        f"/topics/{LONG_TOPIC}/{LONG_CHANNEL}",
+    ],
+)
+def test_what_can_be_done_is_in_sight_where_a_table_is_too_wide(
+    cluster: Cluster, open_page: OpenPage, path: str
+) -> None:
+    page = open_page(cluster.admin, path, base="", width=800, height=1800)
+    buttons = page.locator("td.act button")
+    expect(buttons.first).to_be_visible()
+    for each in buttons.all():
+        expect(each).to_be_in_viewport(ratio=0.99)
+
+
+@pytest.mark.parametrize("count", [1_234_567, 12_345_678, 1_234_567_890])
+@pytest.mark.parametrize("width", [1400, 1010, 800, 360])
+def test_a_large_count_stays_on_its_line(
+    cluster: Cluster, open_page: OpenPage, width: int, count: int
+) -> None:
+    page = open_page(cluster.admin, "/settings", base="", width=width)
+
+    def inflate(route: Route) -> None:
+        detail = route.fetch().json()
+        route.fulfill(json={**detail, "depth": count, "in_flight": count, "deferred": 7})
+
+    page.route("**/api/v2/topics?*", inflate)
+    visit(page, cluster.admin, f"/topics/{LONG_TOPIC}/{LONG_CHANNEL}")
+    figures = page.locator(".tile dd")
+    expect(figures.first).to_have_text(f"{count:,}")
+    heights = figures.evaluate_all("(all) => all.map((each) => each.offsetHeight)")
+    assert len(set(heights[:3])) == 1
+    assert heights[0] < 30
+
+
+def test_a_note_is_as_large_below_any_figure(cluster: Cluster, open_page: OpenPage) -> None:
+    page = open_page(cluster.admin, "/settings", base="", width=800)
+
+    def inflate(route: Route) -> None:
+        overview = route.fetch().json()
+        overview["totals"]["waiting"] = 12_345_678
+        route.fulfill(json=overview)
+
+    page.route("**/api/v2/overview*", inflate)
+    visit(page, cluster.admin, "/")
+    expect(page.locator("#total-waiting dd")).to_contain_text("12,345,678")
+    sizes = page.locator(".tile .note").evaluate_all("(all) => all.map((e) => e.offsetHeight)")
+    assert len(sizes) == 2
+    assert len(set(sizes)) == 1
+
+
+@pytest.mark.parametrize("path", ["", f"/{LONG_CHANNEL}"])
+def test_the_buttons_of_a_queue_stand_on_one_line(
+    cluster: Cluster, open_page: OpenPage, path: str
+) -> None:
+    page = open_page(cluster.admin, f"/topics/{LONG_TOPIC}{path}", base="", width=800)
+    buttons = page.locator(".bar:has(h1) :is(button, a.button)")
+    expect(buttons.first).to_be_visible()
+    tops = {(each.bounding_box() or {"y": -1})["y"] for each in buttons.all()}
+    assert len(tops) == 1
+
+
+def test_a_name_of_a_user_leaves_room_for_the_bar(cluster: Cluster, open_page: OpenPage) -> None:
+    with cluster.make_admin("--admin-user=ada", "--acl-http-header=X-U") as admin:
+        user = "somebody.with-a-name.of-many-characters@department.example.org"
+        page = open_page(admin, base="", width=1400, headers={"X-U": user})
+        expect(page.locator(".who")).to_contain_text("viewer")
+        assert (page.locator(".top").bounding_box() or {"height": 99})["height"] < 50
+        assert page.evaluate("document.documentElement.scrollWidth") == 1400
+        expect(page.locator(".who")).to_have_attribute("title", re.compile(re.escape(user)))
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_path_of_a_page_squeezes_no_name(
     cluster: Cluster, open_page: OpenPage, width: int
@@ -198,6 +278,26 @@ def test_an_age_that_grows_moves_no_column(cluster: Cluster, open_page: OpenPage
     columns = []
     for text in ("no answer 9 s", "no answer 59 min"):
         badge.evaluate(show, text)
+        columns.append(page.evaluate(HEADINGS))
+
+    assert columns[0] == columns[1] != []
+
+
+@pytest.mark.parametrize("width", [1400, 800])
+def test_figures_of_a_node_that_grow_move_no_column(
+    cluster: Cluster, open_page: OpenPage, width: int
+) -> None:
+    page = open_page(cluster.admin, "/nodes", base="", width=width)
+    expect(page.locator(".health.bad")).to_contain_text("no answer")
+    show = """([age, size]) => {
+      const last = (selector) => [...document.querySelector(selector).childNodes]
+        .findLast((each) => each.nodeType === Node.TEXT_NODE && each.data.trim());
+      last('#nodes .health.bad').data = age;
+      last('#nodes td.disk').data = size;
+    }"""
+    columns = []
+    for texts in (["9 s", "1 B"], ["59 min", "123 GB"]):
+        page.evaluate(show, texts)
         columns.append(page.evaluate(HEADINGS))
 
     assert columns[0] == columns[1] != []
