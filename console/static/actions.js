@@ -61,7 +61,7 @@ export async function pause(app, targets, isPausing) {
 
 /** What is in the targets right now: messages, consumers, nodes. */
 async function countOf(app, targets) {
-  const sum = { messages: 0, clients: 0, nodes: 0, channels: [] };
+  const sum = { messages: 0, clients: 0, nodes: 0, silent: 0, channels: [] };
   const details = await Promise.all(targets.slice(0, 20).map((target) => (target.channel === undefined ? app.source.topic(target.topic, { fresh: true }) : app.source.channel(target.topic, target.channel, { fresh: true })).catch(() => null)));
   targets.forEach((target, at) => {
     const row = details[at] ?? app.model.topics.get(keyOf(target.topic, target.channel)) ?? app.model.rows.get(keyOf(target.topic, target.channel));
@@ -71,6 +71,8 @@ async function countOf(app, targets) {
     sum.own = (sum.own ?? 0) + part.depth;
     sum.clients += part.clients ?? row.clients ?? 0;
     sum.nodes = Math.max(sum.nodes, target.node ? 1 : row.nodes);
+    const silent = details[at]?.node_list.filter((each) => each.state !== "up" && (!target.node || each.node === target.node)).length;
+    sum.silent = Math.max(sum.silent, silent ?? row.stale);
     if (target.channel === undefined) sum.channels.push(...(details[at]?.channel_list ?? row.list ?? []));
   });
   return sum;
@@ -97,7 +99,9 @@ export async function lose(app, action, targets) {
       const topicsOnly = targets.every((target) => target.channel === undefined);
       const messages = !isDeleting && topicsOnly ? facts.own : facts.messages;
       const channels = [...new Set(facts.channels.map((channel) => channel.channel))];
+      if (isDeleting && !facts.nodes) return html`<p class="loss">No node is known to have it; nsqlookupd forgets it.</p>`;
       return html`<p class="loss"><b>${format.plural(messages, "message")}</b> ${messages === 1 ? "is" : "are"} there now, on ${format.plural(facts.nodes, "node")}. ${messages ? `${messages === 1 ? "It" : "They"} will be gone for good.` : ""}</p>
+        ${facts.silent ? html`<p><b>${format.plural(facts.silent, "node")}</b> ${facts.silent === 1 ? "does" : "do"} not answer: the last figures are counted.</p>` : nothing}
         ${isDeleting && channels.length ? html`<p>${format.plural(channels.length, "channel")} will go too: ${channels.slice(0, 12).join(", ")}${channels.length > 12 ? ", …" : ""}</p>` : nothing}
         ${!isDeleting && topicsOnly && channels.length ? html`<p>${one ? "Its" : "Their"} channels keep their own messages: empty them one by one.</p>` : nothing}
         ${facts.clients ? html`<p><b>${format.plural(facts.clients, "consumer")}</b> ${facts.clients === 1 ? "is" : "are"} connected${isDeleting ? " and will be cut off; a consumer that connects again creates it anew" : ""}.</p>` : nothing}

@@ -243,7 +243,7 @@ const UNKNOWN = {
 };
 const failedToLoad = (error) => ({
   title: () => "Not loaded",
-  render: () => html`<h1 tabindex="-1">The page did not load</h1>${emptyState(error.message, html`<button type="button" @click=${() => location.reload()}>Load again</button>`)}`,
+  render: () => html`<h1 tabindex="-1">The page did not load</h1>${emptyState("The daemon did not send this part of the page.", html`<p class="soft">${error.message}</p>`, html`<button type="button" @click=${() => location.reload()}>Load again</button>`)}`,
 });
 
 function refreshState(app) {
@@ -253,7 +253,7 @@ function refreshState(app) {
   const age = Math.max(0, Math.round((performance.now() - app.source.updatedAt + (app.overview.round.age_ms ?? 0)) / 1000));
   if (app.problem) return [`stale · ${format.duration(age)}`, "bad"];
   if (!interval) return ["paused", "warn"];
-  return [age < 2 ? "live" : `live · ${format.duration(age)} ago`, "good"];
+  return [age < 2 ? "live" : `live · ${format.duration(age)} ago`, age > 3 * interval + 5 ? "warn" : "good"];
 }
 
 function topBar(app) {

@@ -7,6 +7,7 @@ import * as format from "./format.js";
 import { serverTime } from "./api.js";
 import { table } from "./table.js";
 import { draftOf } from "./publish.js";
+import { notFound } from "./view_queues.js";
 import { button, copy, copyLine, download, emptyState, openDialog, progress } from "./widgets.js";
 
 const PLACES = [["memory", "memory"], ["disk", "disk"], ["in_flight", "in flight"], ["deferred", "deferred"]];
@@ -84,10 +85,14 @@ async function look(app, state) {
   app.invalidate();
 }
 
-function refusal(error) {
+function refusal(app, error, target) {
   if (error.status === 401) return ["The token is needed to see messages.", "Sign in, then look again."];
   if (error.code === "HTTP_AUTH_TOKEN_FILE_REQUIRED") return ["This node shows no messages.", "Clients must AUTH there, so peeking needs --http-auth-token-file, and its token."];
   if (error.status === 403) return ["Your role has no right to read bodies.", "A reader, operator or admin may."];
+  if (["TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"].includes(error.code)) {
+    const { what, back, backLabel } = notFound(app, error, target);
+    return [what, html`<a href=${back}>${backLabel}</a>`];
+  }
   if (error.status === 404) return ["It is not there.", error.message];
   if (error.code === "NEWEST_UNKNOWN") return ["The newest messages can't be found.", `${NO_NEWEST}. Look at the oldest.`];
   return ["The messages could not be read.", error.message];
@@ -283,7 +288,7 @@ export function panel(app, target) {
     <p class="soft">A look only: nothing was taken, attempted or reordered. At most 100 messages, from the ${isNewest ? "back" : "front"} of the queue.</p>
     ${failed.map((each) => html`<p class="warning">${each.node}: ${each.error.includes("NEWEST_UNKNOWN") ? NO_NEWEST : each.error.replace(/^NOT_SUPPORTED: /, "")}</p>`)}
     ${state.error
-      ? emptyState(...refusal(state.error).map((text, at) => (at ? html`<p>${text}</p>` : text)))
+      ? emptyState(...refusal(app, state.error, target).map((text, at) => (at ? html`<p>${text}</p>` : text)))
       : !state.answer
         ? html`<p class="soft">Looking…</p>`
         : messages.length
@@ -407,13 +412,13 @@ function replay(app, settings) {
         ${ids ? nothing : html`<label>Messages from the front <input name="count" type="number" min="1" max="1000000" required value=${Math.max(1, waiting)} /></label>`}
         ${ids ? nothing : html`<label>At most per second <input name="rate" type="number" min="1" value="500" /></label>`}
       </div>
+      ${way === "origin" ? nothing : html`<label>To topic <select name="to" @change=${(event) => { state.to = event.target.value; dialog.update(); }}>${names.map((name) => html`<option ?selected=${name === destination}>${name}</option>`)}</select></label>
+        <label>To channel <select name="to_channel"><option value="">all channels</option>${channels.map((each) => html`<option>${each.channel}</option>`)}</select></label>`}
       <p>${way === "origin" ? "Only the channel that gave a message up gets it again, with attempts 0. A message stays where it is if its channel is gone, or if it is not known where it failed." : `All channels of ${destination} get them again, or the chosen one, with attempts 0.`} A message is published there first, and deleted here only when it is safe there: a crash may bring it twice, but loses none.</p>
       <footer><button type="button" @click=${() => dialog.done(null)}>Cancel</button><button class="primary">Replay</button></footer>
     </form>`;
   });
 }
-      ${way === "origin" ? nothing : html`<label>To topic <select name="to" @change=${(event) => { state.to = event.target.value; dialog.update(); }}>${names.map((name) => html`<option ?selected=${name === destination}>${name}</option>`)}</select></label>
-        <label>To channel <select name="to_channel"><option value="">all channels</option>${channels.map((each) => html`<option>${each.channel}</option>`)}</select></label>`}
 
 function limitsText(limits) {
   if (!limits) return format.NONE;
@@ -425,17 +430,17 @@ function limitsText(limits) {
   return parts.join(", ") || "none";
 }
 
-const deadColumns = (app) => [
-  { id: "topic", label: "Topic", small: true, css: "name", value: (row) => row.topic, cell: (row) => html`<a href=${app.href("topic", { topic: row.topic })} title=${row.topic}>${row.topic}</a>` },
-  { id: "dead", label: "Dead-letter topic", small: true, value: (row) => row.dead_letter_topic, css: "pair", cell: (row) => html`<div class="named">${row.exists ? html`<a href=${app.href("topic", { topic: row.dead_letter_topic })} title=${row.dead_letter_topic}>${row.dead_letter_topic}</a>` : html`<span>${row.dead_letter_topic}</span> <small class="soft">not yet</small>`}</div>` },
-  { id: "waiting", label: "Waiting", num: true, small: true, value: (row) => row.waiting, cell: (row) => format.count(row.waiting) },
-  { id: "since", label: "Since start", value: (row) => row.dead_lettered_count, css: "pair", cell: sinceStart },
 // The figure before the name, which may be cut.
 function sinceStart({ channels, dead_lettered_count: count }) {
   const text = channels.map((each) => `${format.count(each.dead_lettered_count)} of ${each.channel}`).join(", ");
   return text ? html`<div class="named" title=${text}>${text}</div>` : format.count(count);
 }
 
+const deadColumns = (app) => [
+  { id: "topic", label: "Topic", small: true, css: "name", value: (row) => row.topic, cell: (row) => html`<a href=${app.href("topic", { topic: row.topic })} title=${row.topic}>${row.topic}</a>` },
+  { id: "dead", label: "Dead-letter topic", small: true, value: (row) => row.dead_letter_topic, css: "pair", cell: (row) => html`<div class="named">${row.exists ? html`<a href=${app.href("topic", { topic: row.dead_letter_topic })} title=${row.dead_letter_topic}>${row.dead_letter_topic}</a>` : html`<span>${row.dead_letter_topic}</span> <small class="soft">not yet</small>`}</div>` },
+  { id: "waiting", label: "Waiting", num: true, small: true, value: (row) => row.waiting, cell: (row) => format.count(row.waiting) },
+  { id: "since", label: "Since start", value: (row) => row.dead_lettered_count, css: "pair", cell: sinceStart },
   { id: "limits", label: "Limits that send there", cell: (row) => limitsText(row.limits) },
   { id: "clients", label: "Consumers", num: true, value: (row) => row.clients, cell: (row) => (row.clients ? format.count(row.clients) : "none") },
   {

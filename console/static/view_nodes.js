@@ -125,7 +125,7 @@ export const node = {
   render(app, data, error) {
     const name = app.route.node;
     const heading = html`<nav class="crumbs" aria-label="breadcrumb"><a href=${app.href("nodes")}>Nodes</a></nav>`;
-    if (error && !data) return html`${heading}<h1 tabindex="-1">${name}</h1>${emptyState(error.status === 404 ? `No node ${name} is known.` : "The node could not be read.", html`<p>${error.status === 404 ? nothing : error.message}</p><p><a href=${app.href("nodes")}>All nodes</a></p>`)}`;
+    if (error && !data) return html`${heading}<h1 tabindex="-1">${name}</h1>${emptyState(error.status === 404 ? `No node ${name} is known.` : "The node could not be read.", error.status === 404 ? nothing : html`<p>${error.message}</p>`, html`<p><a href=${app.href("nodes")}>All nodes</a></p>`)}`;
     const row = data?.detail;
     if (!row) return html`${heading}<h1 tabindex="-1">${name}</h1><p class="soft">Loading…</p>`;
     const lacksDrain = row.state !== "up" ? "It does not answer" : (row.extensions ?? []).includes("drain") ? null : "This node can't drain: it is not ours, or older";

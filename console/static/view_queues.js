@@ -13,7 +13,13 @@ const estimated = (row) => (row.out_estimated ? html`<abbr title="estimated: thi
 /** History that a page asks for with its other figures. */
 const historyOf = (app, query) => app.source.history({ ...query, range: rangeOf(app.route) });
 
-function errorState(app, error, { what, back, backLabel, more }) {
+/** Which queue is not there, and the way back to what is. */
+export const notFound = (app, { code }, { topic: name, channel: channelName }) =>
+  code === "CHANNEL_NOT_FOUND"
+    ? { what: `${name} has no channel ${channelName}.`, back: app.href("topic", { topic: name }), backLabel: `Back to ${name}` }
+    : { what: `No node has a topic ${name}.`, back: app.href("topics"), backLabel: "All topics" };
+
+export function errorState(app, error, { what, back, backLabel, more }) {
   if (error.status === 404) return emptyState(what, html`<p><a href=${back}>${backLabel}</a></p>`, more ?? nothing);
   return emptyState("The figures could not be read.", html`<p>${error.message}</p>`, html`<button type="button" @click=${() => app.refresh()}>Ask again</button>`);
 }
@@ -81,8 +87,8 @@ function noTopics(app) {
     return emptyState("No nsqd is known yet.", html`<p>One appears here within seconds when it is told where nsqlookupd listens for TCP:</p>`, copyLine(app, "nsqd --lookupd-tcp-address=HOST:4160"));
   }
   return emptyState(
-    "No topic yet. Publish the first message:",
-    app.source.mode === "node" ? copyLine(app, firstMessage(app)) : html`<p>to any nsqd of the cluster, or from here.</p>`,
+    app.source.mode === "node" ? "No topic yet. Publish the first message:" : "No topic yet.",
+    app.source.mode === "node" ? copyLine(app, firstMessage(app)) : html`<p>Publish the first message to any nsqd of the cluster, or from here.</p>`,
     app.can("operate") ? html`<p>${button("Publish…", () => app.act("publish", { topic: "greetings", body: "hello, world" }), { kind: "primary" })}</p>` : nothing,
   );
 }
@@ -257,10 +263,11 @@ const TABS = [["channels", "Channels"], ["nodes", "Nodes"], ["messages", "Messag
 function lazyTab(app, name, load, show) {
   const module = app.memory.get(name);
   if (!module) {
-    load().then((loaded) => {
+    const set = (loaded) => {
       app.memory.set(name, loaded);
       app.invalidate();
-    });
+    };
+    load().then(set, () => set({ panel: () => emptyState("This part of the page did not load.", html`<button type="button" @click=${() => set(null)}>Load again</button>`) }));
     return html`<p class="soft">Loading…</p>`;
   }
   return show(module);
@@ -284,7 +291,7 @@ export const topic = {
     const heading = html`<nav class="crumbs" aria-label="breadcrumb"><a href=${app.href("topics")}>Topics</a></nav>`;
     if (error && !data) {
       return html`${heading}<h1 tabindex="-1">${name}</h1>${errorState(app, error, {
-        what: `No node has a topic ${name}.`, back: app.href("topics"), backLabel: "All topics",
+        ...notFound(app, error, { topic: name }),
         more: app.can("operate") && !invalidName(name) ? html`<p>${button("Publish to it…", () => app.act("publish", { topic: name }))}</p>` : nothing,
       })}`;
     }
@@ -413,7 +420,7 @@ export const channel = {
     const { topic: name, channel: channelName } = app.route;
     const target = { topic: name, channel: channelName };
     const heading = html`<nav class="crumbs" aria-label="breadcrumb"><a href=${app.href("topics")}>Topics</a> <a href=${app.href("topic", { topic: name })}>${name}</a></nav>`;
-    if (error && !data) return html`${heading}<h1 tabindex="-1">${channelName}</h1>${errorState(app, error, { what: error.code === "TOPIC_NOT_FOUND" ? `No node has a topic ${name}.` : `${name} has no channel ${channelName}.`, back: app.href("topic", { topic: name }), backLabel: `Back to ${name}` })}`;
+    if (error && !data) return html`${heading}<h1 tabindex="-1">${channelName}</h1>${errorState(app, error, notFound(app, error, target))}`;
     const detail = data?.detail;
     if (!detail) return html`${heading}<h1 tabindex="-1">${channelName}</h1><p class="soft">Loading…</p>`;
     const percentiles = percentilesText(detail.latency);

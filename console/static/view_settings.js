@@ -67,7 +67,7 @@ function auditTab(app, data) {
     { id: "from", label: "From", value: (row) => row.from, cell: (row) => format.visible(row.from ?? "") },
   ];
   return html`<div class="bar"><input type="search" placeholder="Filter" aria-label="filter the audit trail" .value=${q} @input=${(event) => app.setQuery({ q: event.target.value }, { isTyping: true })} />
-      ${button("Download", () => download("audit.ndjson", data.audit.entries.map((entry) => `${JSON.stringify(entry)}\n`), "application/x-ndjson"))}</div>
+      ${button("Download", () => download("audit.ndjson", data.audit.entries.map((entry) => `${JSON.stringify(entry)}\n`), "application/x-ndjson"), { reason: data.audit.entries.length ? null : "There is nothing to download" })}</div>
     ${table(app, { id: "audit", label: "audit trail", columns, rows, keyOf: (row) => String(row.id), fallback: "-time", empty: emptyState("Nothing was changed yet.") })}`;
 }
 
@@ -82,7 +82,7 @@ function aboutTab(app) {
       ${Object.entries(me.flags ?? {}).map(([name, value]) => html`<dt>${name}</dt><dd>${shown(value)}</dd>`)}
     </dl>
     ${(me.notes ?? []).map((text) => html`<p class="warning">${text}</p>`)}
-    <p class="soft">Charts by uPlot (MIT), templates by lit-html (BSD-3-Clause).</p>`;
+    <p class="soft after">Charts by uPlot (MIT), templates by lit-html (BSD-3-Clause).</p>`;
 }
 
 const TABS = [["browser", "This browser"], ["lookup", "Lookup"], ["audit", "Audit"], ["about", "About"]];

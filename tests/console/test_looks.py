@@ -205,6 +205,14 @@ def test_a_note_is_as_large_below_any_figure(cluster: Cluster, open_page: OpenPa
     assert len(set(sizes)) == 1
 
 
+def test_a_question_says_which_figures_are_old(cluster: Cluster, open_page: OpenPage) -> None:
+    page = open_page(cluster.admin, f"/topics/{LONG_TOPIC}", base="")
+    page.get_by_role("button", name="Delete…").click()
+    expect(page.get_by_role("dialog")).to_contain_text(
+        "1 node does not answer: the last figures are counted."
+    )
+
+
 @pytest.mark.parametrize("path", ["", f"/{LONG_CHANNEL}"])
 def test_the_buttons_of_a_queue_stand_on_one_line(
     cluster: Cluster, open_page: OpenPage, path: str
@@ -224,6 +232,18 @@ def test_a_name_of_a_user_leaves_room_for_the_bar(cluster: Cluster, open_page: O
         assert (page.locator(".top").bounding_box() or {"height": 99})["height"] < 50
         assert page.evaluate("document.documentElement.scrollWidth") == 1400
         expect(page.locator(".who")).to_have_attribute("title", re.compile(re.escape(user)))
+
+
+def test_a_topic_that_only_nsqlookupd_knows_is_not_counted(
+    cluster: Cluster, open_page: OpenPage
+) -> None:
+    cluster.lookupd.fetch("POST", "/topic/create?topic=forgotten")
+    page = open_page(cluster.admin, "/lookup", base="", allowed_errors="Failed to load resource")
+    row = page.locator('tr[data-key="forgotten"]')
+    row.get_by_role("button", name="Delete…").click()
+    expect(page.get_by_role("dialog")).to_contain_text(
+        "No node is known to have it; nsqlookupd forgets it."
+    )
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -361,4 +381,9 @@ def test_a_cluster_without_a_node_says_how_one_joins(tmp_path: Path, open_page: 
 
             lookup = f"--lookupd-tcp-address={lookupd.tcp_address}"
             with DaemonProcess(tmp_path / "nsqd", lookup):
-                expect(page.locator("main")).to_contain_text("No topic yet.")
+                expect(page.locator(".empty")).to_have_text(
+                    re.compile(r"No topic yet\.\s*Publish the first message to any nsqd")
+                )
+                page.goto(f"http://{admin.http_address}/settings?tab=audit")
+                download = page.get_by_role("button", name="Download")
+                expect(download).to_have_attribute("title", "There is nothing to download")

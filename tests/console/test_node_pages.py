@@ -108,6 +108,21 @@ def test_rates_skip_a_restart_of_the_node(start_nsqd: StartNsqd, open_page: Open
     assert rate == NONE or 0 <= float(rate) < 100
 
 
+def test_figures_that_grow_old_are_not_called_good(
+    nsqd: DaemonProcess, open_page: OpenPage
+) -> None:
+    page = open_page(nsqd, "/settings")
+    page.clock.install()
+    page.reload()
+    state = page.locator("#state")
+    expect(state).to_have_class("state good")
+    page.route("**/stats?*", lambda _route: None)  # asked, and never answered
+    page.clock.run_for(20_000)
+
+    expect(state).to_have_text(re.compile(r"live \S \d+ s ago"))
+    expect(state).to_have_class("state warn")
+
+
 def test_sorting_with_the_keyboard_is_kept_in_the_address(
     nsqd: DaemonProcess, open_page: OpenPage
 ) -> None:
@@ -216,8 +231,46 @@ def test_what_is_not_there_says_so_with_a_way_back(
     expect(page.locator('tr[data-key="there"]')).to_be_visible()
     page = open_page(nsqd, "/topics/there/missing")
     expect(page.get_by_text("there has no channel missing.")).to_be_visible()
+    page = open_page(nsqd, "/topics/missing/missing")
+    page.locator("main .empty").get_by_role("link", name="All topics").click()
+    expect(page.locator('tr[data-key="there"]')).to_be_visible()
     page = open_page(nsqd, "/nodes/other:4151")
     expect(page.get_by_text("No node other:4151 is known.")).to_be_visible()
+
+
+@pytest.mark.parametrize(
+    ("topic", "text", "back"),
+    [
+        ("missing", "No node has a topic missing.", "All topics"),
+        ("there", "there has no channel missing.", "Back to there"),
+    ],
+)
+def test_messages_of_what_is_not_there_say_so_with_a_way_back(
+    nsqd: DaemonProcess, open_page: OpenPage, topic: str, text: str, back: str
+) -> None:
+    create(nsqd, "there")
+    path = f"/topics/{topic}/missing/messages"
+    page = open_page(nsqd, path, allowed_errors="Failed to load resource")
+    expect(page.locator(".empty")).to_contain_text(text)
+    page.get_by_role("link", name=back).click()
+    expect(page.locator("main")).to_contain_text("there")
+
+
+def test_a_part_of_the_page_that_did_not_come_can_be_asked_for_again(
+    nsqd: DaemonProcess, open_page: OpenPage
+) -> None:
+    create(nsqd, "partial")
+    page = open_page(nsqd, "/topics/partial", allowed_errors="Failed to load resource")
+    page.route("**/view_limits.js", lambda route: route.abort())
+    page.get_by_role("link", name="Limits").click()
+    expect(page.get_by_text("This part of the page did not load.")).to_be_visible()
+    page.unroute("**/view_limits.js")
+    page.get_by_role("button", name="Load again").click()
+    expect(page.get_by_text("Attempts of a message")).to_be_visible()
+
+    page.route("**/view_nodes.js", lambda route: route.abort())
+    page.get_by_role("link", name="Nodes", exact=True).first.click()
+    expect(page.locator(".empty")).to_contain_text("The daemon did not send this part")
 
 
 def test_pausing_acts_at_once_and_can_be_undone(nsqd: DaemonProcess, open_page: OpenPage) -> None:
