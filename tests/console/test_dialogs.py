@@ -134,6 +134,10 @@ def test_an_error_moves_nothing_and_has_the_focus(
     expect(boxes.first).to_be_focused()
     expect(boxes.first).to_have_attribute("aria-invalid", "true")
     assert [dialog.bounding_box(), boxes.last.bounding_box()] == places
+    edges = "(each) => [each.getBoundingClientRect().top, each.getBoundingClientRect().bottom]"
+    top, _ = dialog.locator(".error").first.evaluate(edges)
+    _, bottom = boxes.first.evaluate(edges)
+    assert top - bottom > 2  # the ring of the focus lies between them
 
 
 def test_a_refused_publish_leaves_the_focus_where_it_was(
