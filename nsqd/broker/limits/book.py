@@ -78,6 +78,11 @@ class LimitBook:
 
     def apply(self, topic: Topic) -> None:
         """Put the limits of a topic in force."""
+        self._replace_bounds(topic)
+        # Messages may have gone back from limbo to the topic's own queue.
+        topic.rearrange()
+
+    def _replace_bounds(self, topic: Topic) -> None:
         limits, _ = self.find_limits(topic)
         before = topic.bounds
         # Dead letters on their way keep their bounds, with limits that limit nothing.

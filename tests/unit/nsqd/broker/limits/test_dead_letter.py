@@ -2,11 +2,12 @@
 
 import errno
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from nsqd.broker.errors import ClosedError
+from nsqd.broker.errors import ClosedError, DrainingError
 from nsqd.broker.limits import dead_letter
 from nsqd.broker.limits.causes import Cause
 from nsqd.broker.limits.dead_letter import DeadLetters, Limbo, Publish, find_dead_letter_name
@@ -122,6 +123,31 @@ class TestDeadLetters:
         assert client.channel.losses.dead_lettered_count == 1
         assert dead.depth == 1
         assert client.channel.queue.backend.outstanding_count == 0
+
+    @pytest.mark.parametrize("has_limits_left", [True, False])
+    def test_messages_of_the_topic_that_new_limits_keep_are_delivered(
+        self, tmp_path: Path, *, has_limits_left: bool
+    ) -> None:
+        """They were in limbo, in no queue, when the channels got what waited in the topic."""
+        rig = BrokerRig(tmp_path, limits=replace(self.LIMITS, msg_ttl_s=30.0))
+        client = rig.client()
+        rig.topic().pause()
+        rig.publish(b"kept")
+        rig.topic("t.dead").refuse_publishes(DrainingError)
+        rig.advance(40)
+        rig.topic().unpause()
+        rig.settle()
+        bounds = rig.topic().bounds
+        assert bounds is not None
+        assert bounds.limbo_count == 1
+
+        suffix = ".dead" if has_limits_left else ""
+        overrides = LimitOverrides(max_attempts=0, msg_ttl_s=0.0, dead_letter_topic_suffix=suffix)
+        rig.broker.limits.set(rig.topic(), overrides)
+        rig.publish(b"next")
+        rig.settle()
+
+        assert [delivery.body for delivery in client.take()] == [b"kept", b"next"]
 
     def test_what_is_in_limbo_survives_a_stop(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
