@@ -29,8 +29,7 @@ cdef extern from "<dlfcn.h>":
 ctypedef uint32_t (*Crc32)(uint32_t begun, const unsigned char* data, uint64_t size) noexcept nogil
 
 cdef extern from "Python.h":
-    PyObject* ListItem "PyList_GET_ITEM"(list items, Py_ssize_t index)
-    PyObject* TupleItem "PyTuple_GET_ITEM"(tuple items, Py_ssize_t index)
+    PyObject** Items "PySequence_Fast_ITEMS"(tuple items)
     bint PyBytes_CheckExact(PyObject* item) nogil
     const char* BytesData "PyBytes_AS_STRING"(PyObject* item) nogil
     Py_ssize_t BytesSize "PyBytes_GET_SIZE"(PyObject* item) nogil
@@ -70,115 +69,133 @@ cdef inline unsigned char* _store(unsigned char* place, uint32_t number) noexcep
 # --- records
 
 
-# Of one part: what all its messages begin with, and where they stand among all messages.
+# What all messages of one part begin with; the rest of each id, and each body. The caller's tuples
+# hold these objects.
 cdef struct Part:
     const char* head
     Py_ssize_t head_size
-    Py_ssize_t stop
+    PyObject** tails
+    PyObject** bodies
+    Py_ssize_t count
 
 
-# The rest of an id and a body: bytes objects, which the caller's lists and tuples hold.
-cdef struct Message:
-    PyObject* tail
-    PyObject* body
-
-
-cdef Py_ssize_t _measure(
-    const Part* parts, const Message* messages, Py_ssize_t count, unsigned int* sizes
-) noexcept nogil:
+cdef Py_ssize_t _measure(const Part* part, const Part* end, unsigned int* sizes) noexcept nogil:
     """Note the size of each record; return that of all, -1 if a part of one is not bytes, and -2 if
     one is too large for its prefix.
 
-    The first look at a message that came a while ago waits for the memory: not in `join_records`,
-    which holds the interpreter.
+    The first look at a message that came a while ago waits for the memory.
     """
     cdef Py_ssize_t index, record, size = 0
-    for index in range(count):
-        while index >= parts.stop:
-            parts += 1
-        if not PyBytes_CheckExact(messages[index].tail):
-            return -1
-        if not PyBytes_CheckExact(messages[index].body):
-            return -1
-        record = parts.head_size + BytesSize(messages[index].tail) + BytesSize(messages[index].body)
-        if record > INT32_MAX:
-            return -2
-        sizes[index] = 4 + record
-        size += 4 + record
+    while part < end:
+        for index in range(part.count):
+            if not PyBytes_CheckExact(part.tails[index]):
+                return -1
+            if not PyBytes_CheckExact(part.bodies[index]):
+                return -1
+            record = part.head_size + BytesSize(part.tails[index]) + BytesSize(part.bodies[index])
+            if record > INT32_MAX:
+                return -2
+            sizes[index] = 4 + record
+            size += 4 + record
+        sizes += part.count
+        part += 1
     return size
 
 
 cdef void _copy(
-    unsigned char* place,
-    const Part* parts,
-    const Message* messages,
-    Py_ssize_t count,
-    const unsigned int* sizes,
+    unsigned char* place, const Part* part, const Part* end, const unsigned int* sizes
 ) noexcept nogil:
     cdef Py_ssize_t index, size
-    for index in range(count):
-        while index >= parts.stop:
-            parts += 1
-        place = _store(place, sizes[index] - 4)
-        memcpy(place, parts.head, parts.head_size)
-        place += parts.head_size
-        size = BytesSize(messages[index].tail)
-        memcpy(place, BytesData(messages[index].tail), size)
-        place += size
-        size = BytesSize(messages[index].body)
-        memcpy(place, BytesData(messages[index].body), size)
-        place += size
+    while part < end:
+        for index in range(part.count):
+            place = _store(place, sizes[index] - 4)
+            memcpy(place, part.head, part.head_size)
+            place += part.head_size
+            size = BytesSize(part.tails[index])
+            memcpy(place, BytesData(part.tails[index]), size)
+            place += size
+            size = BytesSize(part.bodies[index])
+            memcpy(place, BytesData(part.bodies[index]), size)
+            place += size
+        sizes += part.count
+        part += 1
+
+
+cdef class _Parts:
+    """What is to be joined; the tuples in it are the caller's."""
+
+    cdef Part* begin
+    cdef Part* end
+    cdef Py_ssize_t count
+
+    def __cinit__(self, list parts not None):
+        cdef Py_ssize_t start
+        cdef bytes head
+        cdef tuple tails, bodies
+        cdef Part* part = <Part*> PyMem_Malloc(max(len(parts), 1) * sizeof(Part))
+        if part is NULL:
+            raise MemoryError
+        self.begin = self.end = part
+        for head, tails, start, bodies in parts:
+            if head is None:
+                raise TypeError("heads, tails and bodies are bytes")
+            if tails is None or bodies is None or not 0 <= start <= len(tails) - len(bodies):
+                raise ValueError("as many tails as bodies are needed")
+            part.head, part.head_size = PyBytes_AS_STRING(head), PyBytes_GET_SIZE(head)
+            part.tails = Items(tails) + start
+            part.bodies = Items(bodies)
+            part.count = len(bodies)
+            self.count += part.count
+            part += 1
+        self.end = part
+
+    def __dealloc__(self):
+        PyMem_Free(self.begin)
+
+
+cdef int _check(Py_ssize_t size) except -1:
+    if size == -1:
+        raise TypeError("heads, tails and bodies are bytes")
+    if size < 0:
+        raise ValueError("a message is too large for a record")
+    return 0
 
 
 def join_records(list parts not None):
-    cdef Py_ssize_t count = 0, size, index
-    cdef bytes head, records
-    cdef list tails
-    cdef tuple bodies
-    cdef unsigned char* place
-    for _, tails, bodies in parts:
-        if tails is None or bodies is None or len(tails) != len(bodies):
-            raise ValueError("as many tails as bodies are needed")
-        count += len(bodies)
-    cdef array.array lengths = array.clone(_numbers, count, zero=False)
+    cdef _Parts found = _Parts(parts)
+    cdef array.array lengths = array.clone(_numbers, found.count, zero=False)
     cdef unsigned int* sizes = lengths.data.as_uints
-    cdef Part* heads = <Part*> PyMem_Malloc(max(len(parts), 1) * sizeof(Part))
-    cdef Message* messages = <Message*> PyMem_Malloc(max(count, 1) * sizeof(Message))
-    cdef Part* part = heads
-    cdef Message* message = messages
-    cdef bint is_large = count >= _LARGE_COUNT
-    try:
-        if heads is NULL or messages is NULL:
-            raise MemoryError
-        for head, tails, bodies in parts:
-            if head is None:
-                raise TypeError("heads, tails and bodies are bytes")
-            for index in range(len(bodies)):
-                message.tail, message.body = ListItem(tails, index), TupleItem(bodies, index)
-                message += 1
-            part.head, part.head_size = PyBytes_AS_STRING(head), PyBytes_GET_SIZE(head)
-            part.stop = message - messages
-            part += 1
-        if is_large:
-            with nogil:
-                size = _measure(heads, messages, count, sizes)
-        else:
-            size = _measure(heads, messages, count, sizes)
-        if size == -1:
-            raise TypeError("heads, tails and bodies are bytes")
-        if size < 0:
-            raise ValueError("a message is too large for a record")
-        records = PyBytes_FromStringAndSize(NULL, size)
-        place = <unsigned char*> PyBytes_AS_STRING(records)
-        if is_large or size >= _LARGE_BYTES:
-            with nogil:
-                _copy(place, heads, messages, count, sizes)
-        else:
-            _copy(place, heads, messages, count, sizes)
-        return records, lengths
-    finally:
-        PyMem_Free(heads)
-        PyMem_Free(messages)
+    cdef bint is_large = found.count >= _LARGE_COUNT
+    cdef Py_ssize_t size
+    if is_large:
+        with nogil:
+            size = _measure(found.begin, found.end, sizes)
+    else:
+        size = _measure(found.begin, found.end, sizes)
+    _check(size)
+    cdef bytes records = PyBytes_FromStringAndSize(NULL, size)
+    cdef unsigned char* place = <unsigned char*> PyBytes_AS_STRING(records)
+    if is_large or size >= _LARGE_BYTES:
+        with nogil:
+            _copy(place, found.begin, found.end, sizes)
+    else:
+        _copy(place, found.begin, found.end, sizes)
+    return records, lengths
+
+
+def join_records_into(list parts not None, unsigned char[::1] room not None):
+    cdef _Parts found = _Parts(parts)
+    cdef array.array lengths = array.clone(_numbers, found.count, zero=False)
+    cdef unsigned int* sizes = lengths.data.as_uints
+    cdef Py_ssize_t size
+    with nogil:
+        size = _measure(found.begin, found.end, sizes)
+        if size == room.shape[0] and size:
+            _copy(&room[0], found.begin, found.end, sizes)
+    _check(size)
+    if size != room.shape[0]:
+        raise ValueError("the room is not of the size of the records")
+    return lengths
 
 
 # --- their checksums

@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import accumulate
+from typing import TypeAlias
 
 from diskqueue import layout
 from diskqueue.checksums.file import ChecksumFile
@@ -36,6 +37,10 @@ _MAX_BUFFERS = 512
 # A rest of no time would not do, since a thread that waits needs some to wake.
 _YIELD_COUNT = 4000
 _YIELD_S = 0.00005
+
+
+# Writes buffers one behind the other to a descriptor, at a position.
+WriteBuffers: TypeAlias = Callable[[int, Sequence[bytes | memoryview], int], None]
 
 
 class RecordChunk:

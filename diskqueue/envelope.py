@@ -59,9 +59,9 @@ def decode(payload: bytes) -> Envelope:
     return Envelope(timestamp_ns, attempts, message_id, payload[HEADER_BYTES:])
 
 
-# Messages of one publish: what all begin with (time, attempts and a part of the id), the rest of
-# each id, and the bodies.
-RecordParts: TypeAlias = tuple[bytes, list[bytes], tuple[bytes, ...]]
+# Messages of one publish: what all begin with (time, attempts and a part of the id); the rest of
+# each id, from a place in a longer tuple on; and the bodies.
+RecordParts: TypeAlias = tuple[bytes, tuple[bytes, ...], int, tuple[bytes, ...]]
 
 
 def join_records_in_python(parts: list[RecordParts]) -> tuple[bytes, "array[int]"]:
@@ -71,20 +71,35 @@ def join_records_in_python(parts: list[RecordParts]) -> tuple[bytes, "array[int]
     """
     pieces: list[bytes] = []
     lengths = array("I")
-    for head, tails, bodies in parts:
+    for head, tails, start, bodies in parts:
         sizes = [HEADER_BYTES + len(body) for body in bodies]
         # Three pieces a record; most often all bodies have one size.
         records = [_pack_length(sizes[0]) + head] * (3 * len(bodies))
         if sizes.count(sizes[0]) < len(sizes):
             records[::3] = [_pack_length(size) + head for size in sizes]
-        records[1::3] = tails
+        records[1::3] = tails[start : start + len(bodies)]
         records[2::3] = bodies
         pieces += records
         lengths.extend([PREFIX_BYTES + size for size in sizes])
     return b"".join(pieces), lengths
 
 
+def join_records_into_in_python(parts: list[RecordParts], room: memoryview) -> "array[int]":
+    """Put the records into memory of their size, and return the length of each.
+
+    Raises:
+        ValueError: the room is not of the size of the records.
+    """
+    records, lengths = join_records_in_python(parts)
+    if len(records) != len(room):
+        raise ValueError("the room is not of the size of the records")
+    room[:] = records
+    return lengths
+
+
 try:
     from diskqueue._compiled import join_records as join_records
+    from diskqueue._compiled import join_records_into as join_records_into
 except ImportError:
     join_records = join_records_in_python
+    join_records_into = join_records_into_in_python

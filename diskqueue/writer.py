@@ -18,6 +18,7 @@ from diskqueue.append_job import (
     JobState,
     Placement,
     RecordChunk,
+    WriteBuffers,
     open_segment,
     place,
     write_buffers,
@@ -183,12 +184,19 @@ class Writer:
         if position - self._known_starts[-1] >= self._start_gap_bytes:
             self._add_known_start(position)
 
-    def append_buffers(self, buffers: Sequence[bytes], lengths: Sequence[Sequence[int]]) -> None:
+    def append_buffers(
+        self,
+        buffers: Sequence[bytes | memoryview],
+        lengths: Sequence[Sequence[int]],
+        write: WriteBuffers = write_buffers,
+    ) -> None:
         """Append whole records to the current segment, however large it gets.
 
         The caller decides when another segment begins, with `start_new_segment`.
 
-        Args: lengths: the sizes of the records in each buffer, their prefixes included.
+        Args:
+            lengths: the sizes of the records in each buffer, their prefixes included.
+            write: writes the buffers into the file.
 
         Raises:
             OSError: nothing was appended.
@@ -197,7 +205,7 @@ class Writer:
         if self._fd < 0:
             self._fd = self._open(segment)
         try:
-            write_buffers(self._fd, buffers, segment.end)
+            write(self._fd, buffers, segment.end)
             if segment.checksums is not None:
                 write_checksums(segment.checksums, segment.end, buffers, lengths)
         except OSError:

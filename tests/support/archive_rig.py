@@ -29,9 +29,12 @@ class ArchiveRig(BrokerRig):
         mem_queue_size: int = 10_000,
         sync_every: int = 2500,
         has_checksums: bool = False,
+        max_bytes_per_file: int | None = None,
     ) -> None:
         super().__init__(path)
         disk = disk_settings(path, sync_every=sync_every)
+        if max_bytes_per_file is not None:
+            disk = replace(disk, max_bytes_per_file=max_bytes_per_file)
         settings = BrokerSettings(
             mem_queue_size=mem_queue_size,
             disk=replace(disk, has_checksums=has_checksums),

@@ -2,6 +2,7 @@
 
 archive    Archive: the history of one topic; the topic adds each batch and asks for its stats
 gathering  Gathering: the messages of an archive that wait in memory for their write
+direct     DirectWrites: large appends go past the kernel's page cache
 keeper     ArchiveKeeper: when threads write and sync the archives of a broker; health
 retention  RetainedLog: the files, on diskqueue's writer, within bounds of bytes and time
 

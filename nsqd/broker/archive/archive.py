@@ -25,6 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
+from nsqd.broker.archive.direct import DirectWrites
 from nsqd.broker.archive.gathering import Gathering, Records
 from nsqd.broker.archive.retention import ArchiveLook, RetainedLog, Sync
 from nsqd.broker.queue.batch import RECORD_OVERHEAD_BYTES, AnyBatch, Batch, RecordedBatch
@@ -34,10 +35,10 @@ from nsqd.broker.queue.receipt import Receipt
 logger = logging.getLogger(__name__)
 
 # The backlog is written at once when it is so large.
-ROUND_BYTES = 4 * 1024 * 1024
+ROUND_BYTES = 16 * 1024 * 1024
 # Publishers wait for history of their topic while more than this is not written: a disk that is
 # quick keeps up with as many messages as the loop can take only if the loop rests now and then.
-HOLD_BYTES = 16 * 1024 * 1024
+HOLD_BYTES = 40 * 1024 * 1024
 # The bound of the backlog, of all topics together.
 MAX_WAITING_BYTES = 64 * 1024 * 1024
 
@@ -409,13 +410,16 @@ class Archive:
                 log = self._log = self._open_log()
             return log.look(is_pinned=is_pinned)
 
-    def write(self, now_ns: int) -> None:
-        """Write what was handed over; note in `write_error` if that fails."""
+    def write(self, now_ns: int, direct: DirectWrites | None = None) -> None:
+        """Write what was handed over; note in `write_error` if that fails.
+
+        Args: direct: for what is large; None has all go through the page cache.
+        """
         with self._lock:
             if self.is_closed:
                 return
             try:
-                self._write(now_ns)
+                self._write(now_ns, direct)
             except OSError as error:
                 self.write_error = error
                 if isinstance(error, FileNotFoundError) and self._log is not None:
@@ -497,7 +501,7 @@ class Archive:
             self.is_closed = True
             self._write(now_ns).close()
 
-    def _write(self, now_ns: int) -> RetainedLog:
+    def _write(self, now_ns: int, direct: DirectWrites | None = None) -> RetainedLog:
         log = self._log
         if log is None:
             log = self._log = self._open_log()
@@ -506,11 +510,21 @@ class Archive:
         # Not those that are handed over meanwhile: a round must end to be counted as written.
         left_count = len(self.gathering.handed_over)
         while left_count:
-            count = log.append(self.gathering.encode_first(left_count), now_ns)
+            count = _append_first(log, self.gathering, now_ns, direct) if direct is not None else 0
+            count = count or log.append(self.gathering.encode_first(left_count), now_ns)
             self._written_count += self.gathering.remove_first(count)
             left_count -= count
             _trim(log, now_ns)
         return log
+
+
+def _append_first(log: RetainedLog, gathering: Gathering, now_ns: int, direct: DirectWrites) -> int:
+    """Append the first part past the page cache; return 0 if the cache is better for it."""
+    size_bytes = gathering.first_bytes
+    room = direct.find_room(size_bytes, log.find_position(size_bytes, now_ns))
+    if room is None:
+        return 0
+    return log.append([gathering.handed_over[0].encode(room)], now_ns, direct.write)
 
 
 def _trim(log: RetainedLog, now_ns: int) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TypeAlias
 
-from diskqueue.envelope import join_records
+from diskqueue.envelope import join_records, join_records_into
 from nsqd.broker.archive.retention import Chunk
 from nsqd.broker.queue.batch import RECORD_OVERHEAD_BYTES, AnyBatch, Batch
 
@@ -39,13 +39,20 @@ class Part:
         if chunk is not None:
             self.count, self.size_bytes = len(chunk.lengths), len(chunk.data)
 
-    def encode(self) -> Chunk:
-        """Return the messages as disk records, in any thread; no more are added from then on."""
-        if self.chunk is None:
-            times_ns = [batch.timestamp_ns for batch in self.batches]
-            parts = [batch.record_parts(0, len(batch.bodies)) for batch in self.batches]
-            self.chunk = Chunk(*join_records(parts), min(times_ns), max(times_ns))
-            self.batches.clear()
+    def encode(self, room: memoryview | None = None) -> Chunk:
+        """Return the messages as disk records, in any thread; no more are added from then on.
+
+        Args: room: memory of `size_bytes` for the records, which the caller uses again afterwards.
+        """
+        if self.chunk is not None:
+            return self.chunk
+        times_ns = [batch.timestamp_ns for batch in self.batches]
+        parts = [batch.record_parts(0, len(batch.bodies)) for batch in self.batches]
+        times = min(times_ns), max(times_ns)
+        if room is not None:
+            return Chunk(room, join_records_into(parts, room), *times)
+        self.chunk = Chunk(*join_records(parts), *times)
+        self.batches.clear()
         return self.chunk
 
 
@@ -105,6 +112,12 @@ class Gathering:
         if self.newest.count:
             self.handed_over.append(self.newest)
             self.newest = Part()
+
+    @property
+    def first_bytes(self) -> int:
+        """How large the records are of the first part, if they are not encoded yet; otherwise 0."""
+        first = self.handed_over[0]
+        return 0 if first.chunk is not None else first.size_bytes
 
     def encode_first(self, count: int) -> list[Chunk]:
         """Return as many of the first parts as one call shall write, and no more than `count`."""

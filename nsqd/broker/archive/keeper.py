@@ -19,6 +19,7 @@ from itertools import islice, takewhile
 from diskqueue.envelope import HEADER_BYTES
 from diskqueue.layout import QueueFiles, list_queues
 from nsqd.broker.archive.archive import Archive, Backlog, Commit, Safety
+from nsqd.broker.archive.direct import DirectWrites
 from nsqd.broker.archive.retention import RetainedLog, Retention
 from nsqd.broker.queue.backend import DiskSettings
 from nsqd.broker.queue.pace import Pace
@@ -74,6 +75,7 @@ class ArchiveKeeper:
         self._leaving: dict[str, Archive] = {}
         self._pace = Pace(scheduler.time, is_trusted=disk.is_trusted)
         self._backlog = Backlog(self._wake, self._plan_sync, self._pace)
+        self._direct = DirectWrites()
         # Archives with something to sync, and when that is due, in the order of these times.
         self._sync_due: dict[Archive, float] = {}
         self._failing: dict[Archive, OSError] = {}
@@ -231,7 +233,7 @@ class ArchiveKeeper:
         self._hold_timer = self._scheduler.call_at(now + MAX_HOLD_S, self._release)
 
         commits = _begin_commits(archives)
-        pace, size_bytes = self._pace, self._backlog.size_bytes
+        pace, size_bytes, direct = self._pace, self._backlog.size_bytes, self._direct
 
         def work() -> None:
             seconds = 0.0
@@ -241,12 +243,14 @@ class ArchiveKeeper:
                     commit = begun.pop(archive, None)
                     if commit is None:
                         began = time.perf_counter()
-                        archive.write(now_ns)
+                        archive.write(now_ns, direct)
                         seconds += time.perf_counter() - began
                     archive.commit(commit)
             finally:
                 for archive, commit in begun.items():
                     archive.give_up(commit)
+                if not self._backlog.is_large:
+                    direct.release()
             if seconds:
                 pace.note_job(seconds, size_bytes)
 

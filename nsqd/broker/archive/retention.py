@@ -25,6 +25,7 @@ from itertools import islice
 from struct import Struct
 
 from diskqueue import layout
+from diskqueue.append_job import WriteBuffers, write_buffers
 from diskqueue.errors import CorruptSegmentError
 from diskqueue.finished.sidecar import Position
 from diskqueue.identity import Deleted, Generation
@@ -82,7 +83,7 @@ NO_RETENTION = Retention()
 class Chunk:
     """Records to append together; they stay in one segment."""
 
-    data: bytes
+    data: bytes | memoryview
     # The sizes of the records, their prefixes included.
     lengths: Sequence[int]
     oldest_ns: int
@@ -271,7 +272,17 @@ class RetainedLog:
             last_deleted=self.generation.last_deleted,
         )
 
-    def append(self, chunks: Sequence[Chunk], now_ns: int) -> int:
+    def find_position(self, size_bytes: int, now_ns: int) -> int:
+        """Return where in its segment the next append will begin, if it is of this size."""
+        segment = self._segments[-1]
+        end = segment.state.end
+        max_age_ns = self._max_segment_age_ns
+        is_old = max_age_ns and now_ns - segment.oldest_ns > max_age_ns
+        return 0 if is_old or end + size_bytes > self._segment_bytes else end
+
+    def append(
+        self, chunks: Sequence[Chunk], now_ns: int, write: WriteBuffers = write_buffers
+    ) -> int:
         """Append the first chunks, as many as fit into a segment; return how many those are.
 
         They are written in one call: a thread gets its turn rarely while the loop is busy.
@@ -279,13 +290,13 @@ class RetainedLog:
         Raises:
             OSError: nothing was appended.
         """
-        if self._wants_new_segment(chunks[0], now_ns):
+        if not self.find_position(len(chunks[0].data), now_ns):
             self._begin_segment()
         fitting = _find_fitting(chunks, self.end.offset, self._segment_bytes)
         segment = self._segments[-1]
         is_first = not segment.state.end
         self._writer.append_buffers(
-            [chunk.data for chunk in fitting], [chunk.lengths for chunk in fitting]
+            [chunk.data for chunk in fitting], [chunk.lengths for chunk in fitting], write
         )
         self._is_unsynced = True
         oldest_ns = min(chunk.oldest_ns for chunk in fitting)
@@ -298,7 +309,7 @@ class RetainedLog:
         self.size_bytes += sum(len(chunk.data) for chunk in fitting)
         return len(fitting)
 
-    def append_now(self, data: bytes, lengths: Sequence[int], now_ns: int) -> bool:
+    def append_now(self, data: bytes | memoryview, lengths: Sequence[int], now_ns: int) -> bool:
         """Append records that were published now; return False if that needs a new segment.
 
         Args: lengths: the sizes of the records, their prefixes included.
@@ -449,15 +460,6 @@ class RetainedLog:
         return layout.format_metadata(layout.Metadata(max(count, 0), *start, *end))
 
     # --- one segment after the other
-
-    def _wants_new_segment(self, chunk: Chunk, now_ns: int) -> bool:
-        segment = self._segments[-1]
-        if not segment.state.end:
-            return False
-        if segment.state.end + len(chunk.data) > self._segment_bytes:
-            return True
-        max_age_ns = self._max_segment_age_ns
-        return bool(max_age_ns) and now_ns - segment.oldest_ns > max_age_ns
 
     def _begin_segment(self) -> None:
         """Complete the segment being written, unless it is empty."""

@@ -110,9 +110,8 @@ class Batch:
 
     def record_parts(self, start: int, stop: int) -> RecordParts:
         """Return the messages for `join_records`, which makes them disk records."""
-        first = self.first_sequence
         head = _pack_head(self.timestamp_ns, 0) + self.id_prefix
-        return head, SUFFIXES[first + start : first + stop], self.bodies[start:stop]
+        return head, SUFFIXES, self.first_sequence + start, self.bodies[start:stop]
 
     def time_span(self) -> tuple[int, int]:
         """Return the times of the oldest and the newest message."""

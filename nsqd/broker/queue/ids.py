@@ -30,7 +30,7 @@ FLOOR_INTERVAL_S = 5.0
 # Ids go on until the next date has been set.
 FLOOR_AHEAD_NS = int(2 * FLOOR_INTERVAL_S * 1e9)
 
-SUFFIXES: list[bytes] = [b"%03x" % sequence for sequence in range(SEQUENCE_COUNT)]
+SUFFIXES = tuple(b"%03x" % sequence for sequence in range(SEQUENCE_COUNT))
 
 
 class MessageIdFactory:

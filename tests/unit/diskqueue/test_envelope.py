@@ -4,7 +4,7 @@ import shutil
 from array import array
 from collections.abc import Callable
 from struct import pack
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 from hypothesis import given
@@ -14,6 +14,7 @@ from diskqueue import envelope
 from tests.unit.diskqueue.queue_files import payload
 
 Join: TypeAlias = Callable[[list[envelope.RecordParts]], tuple[bytes, "array[int]"]]
+JoinInto: TypeAlias = Callable[[list[envelope.RecordParts], memoryview], "array[int]"]
 
 
 def test_envelope_is_the_one_of_the_specification() -> None:
@@ -59,7 +60,9 @@ def test_joined_records_are_those_of_the_single_messages(
     for number, bodies in enumerate(publishes):
         prefix = b"%013x" % number
         tails = [b"%03x" % index for index in range(len(bodies))]
-        parts.append((pack(">qH", 17 + number, 0) + prefix, tails, bodies))
+        # The ids are a part of a longer tuple.
+        head = pack(">qH", 17 + number, 0) + prefix
+        parts.append((head, (*[b"abc"] * number, *tails, b"rest"), number, bodies))
         for tail, body in zip(tails, bodies, strict=True):
             payload = envelope.encode(17 + number, 0, prefix + tail, body)
             records.append(pack(">i", len(payload)) + payload)
@@ -73,7 +76,7 @@ def test_joined_records_are_those_of_the_single_messages(
 @pytest.mark.parametrize("join", [envelope.join_records, envelope.join_records_in_python])
 def test_a_large_join_is_like_a_small_one(join: Join) -> None:
     """The compiled loop lets other threads run meanwhile."""
-    small: envelope.RecordParts = (b"h" * 23, [b"abc"] * 100, (b"x" * 300, b"y") * 50)
+    small: envelope.RecordParts = (b"h" * 23, (b"abc",) * 100, 0, (b"x" * 300, b"y") * 50)
 
     data, lengths = join([small] * 100)
 
@@ -85,17 +88,43 @@ def test_a_large_join_is_like_a_small_one(join: Join) -> None:
 def test_the_compiled_loop_refuses_what_are_no_bytes() -> None:
     compiled = pytest.importorskip("diskqueue._compiled")
 
-    with pytest.raises(ValueError, match="as many tails"):
-        compiled.join_records([(b"head", [b"tail"], (b"one", b"two"))])
     for parts in [
-        (b"head", [b"tail"], (None,)),
-        (b"head", [b"tail"], ("text",)),
-        (b"head", [bytearray(b"a")], (b"body",)),
-        (None, [b"tail"], (b"body",)),
+        (b"head", (b"tail",), 0, (b"one", b"two")),
+        (b"head", (b"tail", b"tail"), 1, (b"one", b"two")),
+        (b"head", (b"tail",), -1, (b"one",)),
+        (b"head", None, 0, ()),
     ]:
+        with pytest.raises(ValueError, match="as many tails"):
+            compiled.join_records([parts])
+    others: list[Any] = [
+        (b"head", (b"tail",), 0, (None,)),
+        (b"head", (b"tail",), 0, ("text",)),
+        (b"head", (bytearray(b"a"),), 0, (b"body",)),
+        (None, (b"tail",), 0, (b"body",)),
+    ]
+    for parts in others:
         with pytest.raises(TypeError):
             compiled.join_records([parts])
+        with pytest.raises(TypeError):
+            compiled.join_records_into([parts], memoryview(bytearray(12)))
         # So many that they are measured while other threads run.
-        good = (b"head", [b"tail"], (b"body",))
+        good = (b"head", (b"tail",), 0, (b"body",))
         with pytest.raises(TypeError):
             compiled.join_records([good] * 5000 + [parts])
+
+
+@pytest.mark.parametrize(
+    "join_into", [envelope.join_records_into, envelope.join_records_into_in_python]
+)
+def test_records_are_joined_into_a_room_of_their_size(join_into: JoinInto) -> None:
+    part: envelope.RecordParts = (b"h" * 23, (b"abc",) * 9, 3, (b"x" * 300, b"", b"y"))
+    data, lengths = envelope.join_records_in_python([part, part])
+    memory = bytearray(len(data) + 10)
+
+    found = join_into([part, part], memoryview(memory)[4:-6])
+
+    assert memory == bytes(4) + data + bytes(6)
+    assert found == lengths
+    for size in (0, len(data) - 1, len(data) + 1):
+        with pytest.raises(ValueError, match="size"):
+            join_into([part, part], memoryview(bytearray(size)))

@@ -30,13 +30,32 @@ def take_all(gathering: Gathering) -> list[Envelope]:
         for chunk in chunks:
             start = 0
             for length in chunk.lengths:
-                found.append(envelope.decode(chunk.data[start + 4 : start + length]))
+                found.append(envelope.decode(bytes(chunk.data[start + 4 : start + length])))
                 start += length
             times_ns = [message.timestamp_ns for message in found[-len(chunk.lengths) :]]
             assert (chunk.oldest_ns, chunk.newest_ns) == (min(times_ns), max(times_ns))
             assert start == len(chunk.data)
         assert gathering.remove_first(len(chunks)) == sum(len(each.lengths) for each in chunks)
     return found
+
+
+def test_records_in_a_room_are_made_again_if_they_were_not_written() -> None:
+    """The room is used for others meanwhile."""
+    gathering = Gathering(1 << 20)
+    add(gathering, make_batch(b"a", b"bb", time_ns=9))
+    add(gathering, make_batch(b"", time_ns=7, first=5))
+    gathering.hand_over()
+    room = memoryview(bytearray(gathering.first_bytes))
+
+    chunk = gathering.handed_over[0].encode(room)
+    written = bytes(chunk.data)
+    room[:] = bytes(len(room))
+
+    assert chunk.data is room
+    assert (chunk.oldest_ns, chunk.newest_ns) == (7, 9)
+    (again,) = gathering.encode_first(1)
+    assert (again.data, again.lengths) == (written, chunk.lengths)
+    assert gathering.first_bytes == 0, "they are encoded"
 
 
 def bodies_of(gathering: Gathering) -> list[bytes]:
