@@ -75,7 +75,7 @@ class ArchiveKeeper:
         self._leaving: dict[str, Archive] = {}
         self._pace = Pace(scheduler.time, is_trusted=disk.is_trusted)
         self._backlog = Backlog(self._wake, self._plan_sync, self._pace)
-        self._direct = DirectWrites()
+        self._direct = DirectWrites(is_trusted=disk.is_trusted)
         # Archives with something to sync, and when that is due, in the order of these times.
         self._sync_due: dict[Archive, float] = {}
         self._failing: dict[Archive, OSError] = {}

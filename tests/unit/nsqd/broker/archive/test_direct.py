@@ -79,7 +79,7 @@ def test_the_file_has_what_was_written(
     tmp_path_factory: pytest.TempPathFactory, positions_and_sizes: list[tuple[int, int]]
 ) -> None:
     path = tmp_path_factory.mktemp("direct") / "file"
-    direct = DirectWrites()
+    direct = DirectWrites(is_trusted=True)
     expected = bytearray()
     with path.open("w+b", buffering=0) as file:
         for gap_bytes, size_bytes in positions_and_sizes:
@@ -95,7 +95,7 @@ def test_the_file_has_what_was_written(
 
 
 def test_all_whole_pages_go_past_the_cache(fd: int, pwrite: Pwrite) -> None:
-    direct = DirectWrites()
+    direct = DirectWrites(is_trusted=True)
 
     data = append(direct, fd, MIN_BYTES + 100, 4096 * 3 + 10)
 
@@ -104,14 +104,14 @@ def test_all_whole_pages_go_past_the_cache(fd: int, pwrite: Pwrite) -> None:
 
 
 def test_an_append_at_the_beginning_of_a_page_has_no_head(fd: int, pwrite: Pwrite) -> None:
-    data = append(DirectWrites(), fd, MIN_BYTES, 8192)
+    data = append(DirectWrites(is_trusted=True), fd, MIN_BYTES, 8192)
 
     assert pwrite.direct_bytes == [MIN_BYTES]
     assert os.pread(fd, MIN_BYTES + 200, 8192) == data
 
 
 def test_small_and_huge_appends_have_no_room() -> None:
-    direct = DirectWrites()
+    direct = DirectWrites(is_trusted=True)
 
     rooms = [
         direct.find_room(size, 7)
@@ -129,7 +129,7 @@ def test_the_rest_of_a_short_write_goes_through_the_cache(
 ) -> None:
     pwrite.max_bytes = written_bytes
 
-    data = append(DirectWrites(), fd, MIN_BYTES + 5, 4000)
+    data = append(DirectWrites(is_trusted=True), fd, MIN_BYTES + 5, 4000)
 
     assert os.pread(fd, 2 * MIN_BYTES, 4000) == data
     assert len(pwrite.direct_bytes) == 1
@@ -138,7 +138,7 @@ def test_the_rest_of_a_short_write_goes_through_the_cache(
 def test_a_file_system_without_such_writes_is_written_through_the_cache(
     fd: int, pwrite: Pwrite
 ) -> None:
-    direct = DirectWrites()
+    direct = DirectWrites(is_trusted=True)
     pwrite.error = errno.EINVAL
 
     data = append(direct, fd, MIN_BYTES, 10)
@@ -150,7 +150,7 @@ def test_a_file_system_without_such_writes_is_written_through_the_cache(
 def test_an_error_of_the_disk_is_told_and_the_descriptor_is_as_it_was(
     fd: int, pwrite: Pwrite
 ) -> None:
-    direct = DirectWrites()
+    direct = DirectWrites(is_trusted=True)
     pwrite.error = errno.EIO
 
     with pytest.raises(OSError, match="Input/output error"):
@@ -178,8 +178,18 @@ def test_a_slow_disk_has_the_cache_for_a_while(fd: int) -> None:
     assert has_room == [True, False, True]
 
 
+def test_a_disk_that_is_trusted_is_never_slow(fd: int) -> None:
+    clock = Clock()
+    clock.step_s = 10.0
+    direct = DirectWrites(clock, is_trusted=True)
+
+    append(direct, fd, MIN_BYTES, 0)
+
+    assert direct.find_room(MIN_BYTES, 0) is not None
+
+
 def test_memory_is_kept_between_appends_until_it_is_released() -> None:
-    direct = DirectWrites()
+    direct = DirectWrites(is_trusted=True)
     first = direct.find_room(MIN_BYTES, 0)
     second = direct.find_room(MIN_BYTES, 0)
     assert first is not None

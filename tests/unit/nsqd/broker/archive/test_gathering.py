@@ -1,5 +1,7 @@
 """The messages of an archive that wait in memory."""
 
+import time
+
 import pytest
 
 from diskqueue import envelope
@@ -56,6 +58,39 @@ def test_records_in_a_room_are_made_again_if_they_were_not_written() -> None:
     (again,) = gathering.encode_first(1)
     assert (again.data, again.lengths) == (written, chunk.lengths)
     assert gathering.first_bytes == 0, "they are encoded"
+
+
+@pytest.mark.parametrize("is_in_room", [False, True])
+def test_written_messages_are_freed_in_slices(
+    monkeypatch: pytest.MonkeyPatch, *, is_in_room: bool
+) -> None:
+    """While a thread frees memory the loop waits for the interpreter."""
+    monkeypatch.setattr(gathering_module, "_FREE_COUNT", 40)
+    gathering = Gathering(1 << 20)
+    for _ in range(21):
+        add(gathering, make_batch(*[b"x"] * 10))
+    gathering.hand_over()
+    part = gathering.handed_over[0]
+    left: list[int] = []
+    monkeypatch.setattr(time, "sleep", lambda _: left.append(len(part.batches)))
+
+    part.encode(memoryview(bytearray(part.size_bytes)) if is_in_room else None)
+    assert left == ([] if is_in_room else [17, 13, 9, 5, 1])
+    removed_count = gathering.remove_first(1)
+
+    assert removed_count == 210
+    assert left == [17, 13, 9, 5, 1]
+    assert part.batches == []
+
+
+def test_few_messages_are_freed_without_a_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be the loop that writes them."""
+    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("a rest"))
+    gathering = Gathering(1 << 20)
+    for _ in range(100):
+        add(gathering, make_batch(*[b"x"] * 100))
+
+    assert len(take_all(gathering)) == 10_000
 
 
 def bodies_of(gathering: Gathering) -> list[bytes]:
