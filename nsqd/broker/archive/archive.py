@@ -288,7 +288,7 @@ class Archive:
         self._backlog.free(freed_bytes)
         is_synced = self.safety is _SYNCED
         error = self.write_error or (self.commit_error if is_synced else None)
-        if self.safety is _GATHERED and error is not None:
+        if error is not None or self._waiting_bytes < HOLD_BYTES:
             self.release()
         done_count = self._synced_count if is_synced else self._written_count
         while self._receipts and (error is not None or self._receipts[0][0] <= done_count):

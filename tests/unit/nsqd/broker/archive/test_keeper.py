@@ -250,16 +250,33 @@ def test_publishers_wait_while_much_history_does(
 ) -> None:
     receipt = hold_with_much_history(rig, monkeypatch)
     assert rig.broker.ensure_topic("other").publish((bytes(600),)) is None
+    second = rig.topic().publish((bytes(600),))
+    assert second is not None
 
     rig.scheduler.finish_thread()
     rig.advance(GATHER_S)
-    assert not is_done(receipt), "the round had begun before"
+    assert not is_done(receipt), "the round had begun before, and 1260 bytes wait"
     rig.scheduler.finish_thread()
     rig.settle()
 
     assert is_done(receipt)
+    assert is_done(second)
     assert rig.topic().publish((b"few",)) is None
-    assert rig.bodies() == [bytes(600)] * 2
+    assert rig.bodies() == [bytes(600)] * 3
+
+
+def test_publishers_wait_no_longer_than_much_history_does(
+    rig: ArchiveRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would rest until the disk has theirs, and the disk would rest then."""
+    receipt = hold_with_much_history(rig, monkeypatch)
+
+    rig.scheduler.finish_thread()
+    rig.settle()
+
+    assert is_done(receipt)
+    assert rig.stats().waiting_bytes == 630
+    assert rig.bodies() == [bytes(600)]
 
 
 def test_publishers_do_not_wait_for_a_round_that_takes_long(
