@@ -1,7 +1,8 @@
 """The mutants: changes of one line each, made by cosmic-ray's operators and one of ours.
 
-Not drawn, as no test could tell or each would: annotations, assertions, zip's strict, slots, log
-lines, code that does not compile, and what `equivalents` says.
+Not drawn, as no test could tell or each would: annotations, assertions, zip's strict, a dataclass'
+slots and a field's init, log lines, the bodies of protocols, code that does not compile, and what
+`equivalents` says.
 """
 
 import ast
@@ -155,8 +156,10 @@ def _find_left_out(tree: ast.AST) -> Iterator[tuple[tuple[int, int], tuple[int, 
                 "logger"
             ):
                 part = node
-            case ast.keyword(arg="strict" | "slots"):
+            case ast.keyword(arg="strict" | "slots" | "init"):
                 part = node.value
+            case ast.ClassDef(bases=[ast.Name(id="Protocol")]):
+                part = node  # it says what others do: nothing in it runs
             case ast.arg() | ast.AnnAssign():
                 part = node.annotation
             case ast.FunctionDef() | ast.AsyncFunctionDef():
