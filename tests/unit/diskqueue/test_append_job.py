@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -257,6 +258,44 @@ def test_the_rest_of_a_chunk(tmp_path: Path) -> None:
     assert (rest.data, list(rest.lengths)) == (chunk.data[-54:], [54])
     assert (rest.shortest, rest.longest) == (54, 54)
     assert (chunk.shortest, chunk.longest) == (34, 54)
+
+
+def test_files_in_the_middle_of_an_append_are_closed_once_they_are_written(tmp_path: Path) -> None:
+    queue = open_queue(tmp_path, max_bytes_per_file=100, has_checksums=True)
+    queue.put(records(1))
+    job = queue.prepare_append(chunks_of(records(*range(9))))
+
+    job.run()
+
+    assert find_open_segments(tmp_path) == {0, 4}
+    assert job.end()
+    queue.close()
+
+
+def find_open_segments(path: Path) -> set[int]:
+    """The numbers of the segments that are open, or have open checksums."""
+    found = set()
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the directory's own
+            target = Path(os.readlink(f"/proc/self/fd/{fd}"))
+            if target.parent == path:
+                found.add(int(target.name.split(".")[2]))
+    return found
+
+
+def test_other_threads_get_the_interpreter_between_many_checksums(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = open_queue(tmp_path, max_bytes_per_file=1_000_000, has_checksums=True)
+    rests: list[float] = []
+    monkeypatch.setattr(time, "sleep", rests.append)
+
+    append_aside(queue, *[records(*range(1000))] * 9)
+    assert len(rests) == 2
+    append_aside(queue, records(*range(9000)))
+    assert len(rests) == 2, "a single chunk has no place to rest"
+
+    queue.close()
 
 
 def test_no_descriptor_is_left_open(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ Each descriptor that a queue opens has that number once; the queue does the same
 closes what it has opened.
 """
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 
 from diskqueue import DiskQueue, RecordChunk
+from diskqueue.segment import SegmentState
+from diskqueue.writer import Writer
 from tests.unit.diskqueue.queue_files import (
     RECORD_BYTES,
     damaged_records,
@@ -131,7 +134,24 @@ def start_after_a_crash(directory: Path, *, has_checksums: bool) -> list[Any]:
     return seen
 
 
-SCENARIOS = (write_and_read, write_in_jobs, find_damage, start_after_a_crash)
+def write_an_archive(directory: Path, *, has_checksums: bool) -> list[Any]:
+    """As nsqd's archive writes, which says itself where a segment ends."""
+    writer = Writer(
+        *(str(directory), "t", SegmentState(0), 1000, logging.getLogger("test")),
+        has_checksums=has_checksums,
+    )
+    seen: list[Any] = []
+    for number in range(12):
+        for _ in range(2):
+            data, lengths = frame_all([payload(number)])
+            writer.append_buffers([data], [lengths])
+        seen.append((writer.segment.number, writer.segment.end))
+        writer.start_new_segment()
+    writer.close()
+    return seen
+
+
+SCENARIOS = (write_and_read, write_in_jobs, find_damage, start_after_a_crash, write_an_archive)
 
 
 def open_descriptors() -> set[str]:

@@ -1,7 +1,9 @@
 """The format of checksum files."""
 
+import importlib.util
 import shutil
 import struct
+import sys
 import zlib
 from array import array
 
@@ -27,6 +29,19 @@ def encode(sizes: list[int], start: int = 0) -> tuple[bytes, bytes]:
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 def test_the_loop_over_records_is_compiled() -> None:
     assert entries.encode is not entries.encode_in_python
+
+
+def test_where_nothing_was_compiled_python_encodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = importlib.util.find_spec(entries.__name__)
+    assert spec is not None
+    assert spec.loader is not None
+    again = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "diskqueue._compiled", None)
+
+    spec.loader.exec_module(again)
+
+    assert again.encode is again.encode_in_python
+    assert again.has_zero_sector is again.has_zero_sector_in_python
 
 
 @pytest.mark.parametrize("lengths", [[4], [1, 1], [0, 3], [3, 0], [1, 3]])

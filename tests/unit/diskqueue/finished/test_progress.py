@@ -172,6 +172,45 @@ def test_undo_within_a_joined_run(tmp_path: Path) -> None:
     assert numbers(drain(open_queue(tmp_path))) == [2]
 
 
+def test_records_behind_those_that_were_undone_join_the_run(tmp_path: Path) -> None:
+    queue = open_queue(tmp_path)
+    data, lengths = frame_all([payload(0), payload(1, 60)])
+    for _ in range(10):
+        queue.append(data, lengths)
+        queue.advance(lengths)
+        queue.append(data, lengths)
+        queue.advance(lengths)
+        queue.undo_append(lengths)
+    queue.commit(range(1, 20))
+
+    job = queue.prepare_sync()
+
+    assert job is not None
+    assert job.finished is not None
+    assert job.finished.snapshot is not None
+    assert len(job.finished.snapshot.runs) == 1
+
+
+def test_a_sync_steps_over_finished_records_at_the_beginning_of_the_next_segment(
+    tmp_path: Path,
+) -> None:
+    queue = DiskQueue(tmp_path, "t", max_bytes_per_file=3 * RECORD_BYTES)
+    queue.put([payload(number) for number in range(5)])
+    drain(queue)
+    queue.commit([3, 4])
+    queue.close()
+    queue = DiskQueue(tmp_path, "t", max_bytes_per_file=3 * RECORD_BYTES)
+    found = queue.read(3, 1000)
+    assert found is not None
+    assert numbers(list(found)) == [0, 1, 2]
+
+    queue.commit(range(3))
+    queue.sync()
+
+    assert read_metadata(tmp_path) == (0, 1, 2 * RECORD_BYTES, 1, 2 * RECORD_BYTES)
+    queue.close()
+
+
 class Records(NamedTuple):
     """Records of one segment that are added together."""
 
