@@ -14,6 +14,7 @@ from tests.support.certs import Credentials, make_authority, make_client, make_s
 from tests.support.clock import not_before
 from tests.support.running_daemon import RunningDaemon, StartNsqd
 from tests.support.v2_client import (
+    HEARTBEAT,
     ConnectionEndedError,
     Deflate,
     Snappy,
@@ -247,6 +248,17 @@ async def test_handshake_has_a_deadline(
         await client.identify(tls_v1=True)
         client.send(sent)
         await client.expect_error(b"E_IDENTIFY_FAILED IDENTIFY failed timeout")
+
+
+async def test_heartbeats_begin_when_the_handshake_is_over(
+    nsqd: RunningDaemon, certificates: Certificates
+) -> None:
+    client = await nsqd.connect()
+    await client.identify(tls_v1=True, heartbeat_interval=1000)
+
+    await client.start_tls(certificates.context())
+
+    assert await client.read_frame() == HEARTBEAT
 
 
 @pytest.mark.both_loops("TLS")

@@ -112,6 +112,20 @@ def test_the_time_that_the_daemon_is_down_counts(tmp_path: Path, *, has_clean_st
     assert client.bodies == [b"later"]
 
 
+def test_messages_in_the_memory_of_a_topic_stay_deferred_after_a_clean_stop(tmp_path: Path) -> None:
+    rig = BrokerRig(tmp_path, mem_queue_size=10)
+    rig.publish(b"later", b"later", delay_s=100.0)
+    assert rig.broker.close() == []
+
+    after = BrokerRig(tmp_path, mem_queue_size=10)
+    client = after.client("a")
+    after.settle()
+
+    assert client.bodies == []
+    after.advance(101)
+    assert client.bodies == [b"later", b"later"]
+
+
 def test_a_due_time_that_could_not_be_noted_counts_until_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
