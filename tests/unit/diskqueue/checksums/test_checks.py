@@ -134,6 +134,15 @@ def test_checksums_of_other_records_say_nothing() -> None:
     assert not open_checks(segment, stale).is_of_segment()
 
 
+def test_checksums_are_those_of_a_segment_of_which_only_the_end_is_left() -> None:
+    # More than the entries of one read are about, and than is searched for records that moved.
+    segment, checksums = write([[1000] * 1000] * 10)
+    left = 1000 * 1004
+    damaged = bytes(len(segment) - left) + segment[-left:]
+
+    assert open_checks(damaged, checksums).is_of_segment()
+
+
 def test_newer_of_two_entries_counts() -> None:
     old, stale = write([[40], [200]])
     new, fresh = write([[60]], start=SIZE, first=50)

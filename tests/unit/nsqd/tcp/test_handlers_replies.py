@@ -1,5 +1,7 @@
 """Replies leave in the order of the commands, though some wait for the disk."""
 
+import asyncio
+
 import pytest
 
 from nsqd.broker.queue.receipt import Receipt
@@ -137,6 +139,33 @@ def test_closed_replies_are_dropped() -> None:
     rig.replies.flush()
     assert rig.written == []
     assert rig.failures == []
+
+
+async def test_to_wait_for_the_replies_is_to_wait_for_the_last_of_them() -> None:
+    rig = Rig()
+    first, last = rig.add_durable(b"1"), rig.add_durable(b"2")
+    waiting = asyncio.create_task(rig.replies.wait_sent())
+    await asyncio.sleep(0)
+
+    first.settle(None)
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    last.settle(None)
+    await waiting
+
+    assert rig.written == [b"1", b"2"]
+
+
+async def test_nobody_waits_for_the_replies_of_a_connection_that_is_gone() -> None:
+    rig = Rig()
+    rig.add_durable(b"1")
+    waiting = asyncio.create_task(rig.replies.wait_sent())
+    await asyncio.sleep(0)
+
+    rig.replies.close()
+
+    await waiting
+    await rig.replies.wait_sent()
 
 
 def test_replies_to_a_client_that_does_not_read_pause_reading() -> None:
