@@ -238,6 +238,23 @@ def test_checksum_file_that_is_none_keeps_no_record_back(tmp_path: Path, thing: 
     queue.close()
 
 
+def test_checksums_that_cannot_be_opened_are_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = open_queue(tmp_path)
+    queue.put(make_payloads(30))
+    queue.close()
+    path = tmp_path / f"{NAME}.diskqueue.000000.crc"
+    path.unlink()
+    path.symlink_to(path.name)  # a loop
+    queue = open_queue(tmp_path)
+    caplog.set_level(logging.WARNING)
+
+    assert drain(queue) == make_payloads(30)
+    assert sum("checksums unreadable" in line for line in caplog.messages) == 1
+    queue.close()
+
+
 def test_unreadable_checksums_are_told_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,14 @@ def test_a_disk_has_to_show_that_it_is_quick() -> None:
     assert pace.is_quick
 
 
+def test_a_job_of_a_fifth_of_a_second_is_slow() -> None:
+    pace = Pace(Clock())
+
+    pace.note_job(0.2, 0)
+
+    assert (pace.is_quick, pace.is_slow) == (False, True)
+
+
 def test_large_appends_may_take_longer() -> None:
     pace = Pace(Clock())
 
