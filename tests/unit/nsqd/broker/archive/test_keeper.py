@@ -1,8 +1,10 @@
 """ArchiveKeeper: threads write and sync history in rounds; publishing waits little, or not."""
 
 import errno
+import gc
 import logging
 import os
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -473,6 +475,21 @@ def test_a_deleted_archive_is_not_closed_again(rig: ArchiveRig) -> None:
     assert rig.broker.archives is not None
     assert rig.broker.archives.close() == []
     assert list((rig.data_path / "archive").iterdir()) == []
+
+
+def test_nothing_refers_to_a_deleted_archive_whose_files_are_gone(rig: ArchiveRig) -> None:
+    rig.publish(b"x")
+    rig.advance(SYNC_S + 1)
+    archive = rig.topic("t").archive
+    assert archive is not None
+    reference = weakref.ref(archive)
+    del archive
+
+    rig.broker.delete_topic("t")
+    rig.settle()
+    gc.collect()
+
+    assert reference() is None
 
 
 def test_other_topics_do_not_put_the_round_of_the_first_off(rig: ArchiveRig) -> None:

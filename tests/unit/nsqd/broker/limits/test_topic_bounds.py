@@ -484,6 +484,20 @@ def test_a_closed_topic_is_not_swept(tmp_path: Path, *, is_late: bool) -> None:
     assert dropped(topic) == {}
 
 
+def test_closed_bounds_leave_no_timer_that_refers_to_their_topic(tmp_path: Path) -> None:
+    rig = BrokerRig(tmp_path)
+    topic = rig.topic()
+    rig.settle()
+    before = rig.scheduler.pending_timers
+    rig.broker.limits.set(topic, LimitOverrides(msg_ttl_s=10))
+    assert len(rig.scheduler.pending_timers) == len(before) + 1
+
+    rig.broker.limits.set(topic, LimitOverrides())
+
+    assert topic.bounds is None
+    assert rig.scheduler.pending_timers == before
+
+
 def test_a_full_channel_behind_an_ephemeral_one_refuses(tmp_path: Path) -> None:
     rig = BrokerRig(tmp_path, limits=Limits(max_depth=2))
     rig.channel("a#ephemeral")

@@ -5,7 +5,7 @@ import pytest
 from nsqd.broker.deferred import Deferred
 from nsqd.broker.in_flight import InFlight
 from nsqd.broker.queue.batch import Message
-from nsqd.broker.snapshot.copies import DeferredCopy, InFlightCopy
+from nsqd.broker.snapshot.copies import MAX_GROUP_COUNT, DeferredCopy, InFlightCopy
 from tests.support.fake_scheduler import FakeScheduler
 
 NOW = 1000.0
@@ -130,6 +130,18 @@ class TestDeferred:
 
         assert len(self.in_copy(copy)) == left
         assert not len(deferred)
+
+    def test_a_run_is_needed_until_it_was_given_out(self) -> None:
+        run = messages(*range(MAX_GROUP_COUNT + 1))
+        copy = DeferredCopy([NOW], {NOW: run}, 0)
+        assert not copy.step()
+        groups = copy.iter_groups()
+
+        next(groups)
+        assert copy.has(NOW, run)
+        assert len(list(groups)) == 1
+
+        assert not copy.has(NOW, run)
 
     @pytest.mark.parametrize("way", ["drop", "close"])
     def test_emptying(self, deferred: Deferred, way: str) -> None:
