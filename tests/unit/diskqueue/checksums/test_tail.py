@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from diskqueue import DiskQueue, TailUnknownError
+from diskqueue import DiskQueue, RecordChunk, TailUnknownError
 from diskqueue.layout import checksum_path
-from tests.unit.diskqueue.queue_files import RECORD_BYTES, payload, segment_path
+from tests.unit.diskqueue.queue_files import RECORD_BYTES, frame_all, payload, segment_path
 
 ALL = 1 << 20
 SEGMENT_RECORDS = 40_000
@@ -46,6 +46,17 @@ def test_a_long_segment_is_read_at_its_end_only(
     monkeypatch.setattr(os, "pread", count_bytes)
     assert newest(queue, 3) == [SEGMENT_RECORDS - 1, SEGMENT_RECORDS - 2, SEGMENT_RECORDS - 3]
     assert read_bytes <= 2 * 64 * 1024 < os.path.getsize(segment_path(tmp_path, 0)) / 10
+
+
+def test_the_newest_are_found_before_many_that_a_thread_is_writing(tmp_path: Path) -> None:
+    queue = fill(tmp_path, SEGMENT_RECORDS)
+    job = queue.prepare_append([RecordChunk(*frame_all([body(number) for number in range(4000)]))])
+
+    job.run()
+
+    assert newest(queue, 2) == [SEGMENT_RECORDS - 1, SEGMENT_RECORDS - 2]
+    assert job.end()
+    assert newest(queue, 2) == [3999, 3998]
 
 
 def test_single_appends_and_large_bodies_keep_to_the_size(tmp_path: Path) -> None:

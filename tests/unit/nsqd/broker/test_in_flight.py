@@ -326,6 +326,17 @@ def test_a_delivery_between_two_slices_has_its_own_deadline() -> None:
     assert rig.expired_ids() == [b"new"]
 
 
+def test_the_next_timer_is_set_when_the_last_slice_is_over() -> None:
+    rig = sliced_rig(2 * MAX_EXPIRED_TOGETHER)
+    rig.scheduler.turn()
+
+    rig.add(b"new")
+    assert rig.scheduler.pending_timers == []
+    rig.scheduler.settle()
+
+    assert len(rig.scheduler.pending_timers) == 1
+
+
 @pytest.mark.parametrize("end", ["drop", "close"])
 def test_nothing_expires_after_the_end_between_two_slices(end: str) -> None:
     count = 2 * MAX_EXPIRED_TOGETHER
