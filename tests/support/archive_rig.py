@@ -30,9 +30,10 @@ class ArchiveRig(BrokerRig):
         sync_every: int = 2500,
         has_checksums: bool = False,
         max_bytes_per_file: int | None = None,
+        is_disk_trusted: bool = True,
     ) -> None:
         super().__init__(path)
-        disk = disk_settings(path, sync_every=sync_every)
+        disk = disk_settings(path, sync_every=sync_every, is_trusted=is_disk_trusted)
         if max_bytes_per_file is not None:
             disk = replace(disk, max_bytes_per_file=max_bytes_per_file)
         settings = BrokerSettings(

@@ -151,7 +151,25 @@ def write_an_archive(directory: Path, *, has_checksums: bool) -> list[Any]:
     return seen
 
 
-SCENARIOS = (write_and_read, write_in_jobs, find_damage, start_after_a_crash, write_an_archive)
+def finish_out_of_order(directory: Path, *, has_checksums: bool) -> list[Any]:
+    queue = open_queue(directory, has_checksums=has_checksums)
+    seen: list[Any] = []
+    put(queue, *range(8))
+    drain(queue, 8)
+    for number in (7, 4, 1):
+        queue.commit([number])
+        queue.sync()
+    queue.close()
+    queue = open_queue(directory, has_checksums=has_checksums)
+    seen.append(numbers(drain(queue)))
+    queue.close()
+    return seen
+
+
+SCENARIOS = (
+    *(write_and_read, write_in_jobs, find_damage, start_after_a_crash, write_an_archive),
+    finish_out_of_order,
+)
 
 
 def open_descriptors() -> set[str]:

@@ -1,5 +1,7 @@
 """/topic/peek and /channel/peek: how messages are shown, and which."""
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +126,26 @@ async def test_so_many_are_shown(tmp_path: Path, query: str, shown: Any, noun: s
     assert (status, {key: document[key] for key in names}) == (200, names)
     text = (await rig.call("GET", f"{target}{query}"))[1]
     assert text.count("\n") == shown
+
+
+@pytest.mark.parametrize("noun", ["topic", "channel"])
+async def test_a_disk_that_cannot_be_read_is_an_error_of_the_server(
+    tmp_path: Path, noun: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = ApiRig(tmp_path, mem_queue_size=0)
+    PeekRoutes(rig.node).add_to(rig.router)
+    if noun == "channel":
+        rig.channel()
+    rig.publish(*[b"x" * 2000] * 600)  # as many as are kept in memory
+    rig.publish(b"x")
+
+    def refuse(_fd: int, _size: int, _offset: int) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "pread", refuse)
+    answer = await rig.call("GET", f"/{noun}/peek?topic=t&channel=c&order=newest")
+
+    assert answer == (500, "INTERNAL_ERROR")
 
 
 async def test_peeks_need_a_token_where_clients_need_to_auth(tmp_path: Path) -> None:

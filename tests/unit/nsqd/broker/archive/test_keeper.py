@@ -13,6 +13,7 @@ import pytest
 from diskqueue import layout
 from nsqd.broker.archive import archive as archive_module
 from nsqd.broker.archive.keeper import GATHER_S, MAX_HOLD_S, RETRY_S
+from nsqd.broker.queue import pace
 from nsqd.broker.queue.receipt import Receipt
 from tests.support.archive_rig import SYNC_S, ArchiveRig
 
@@ -62,6 +63,20 @@ def test_messages_are_written_together_and_off_the_loop(
     assert writes == [1]
     assert rig.stats().message_count == 100
     assert rig.stats().waiting_bytes == 0
+
+
+def test_a_disk_whose_first_round_was_quick_takes_history_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pace, "SLOW_S", 100.0)  # however busy the machine is
+    monkeypatch.setattr(pace, "SLOW_JOB_S", 100.0)
+    rig = ArchiveRig(tmp_path, mem_queue_size=0, is_disk_trusted=False)
+    assert rig.topic().publish([b"first"]) is not None
+    rig.advance(1.0)
+
+    assert rig.topic().publish([b"second"]) is None
+
+    assert rig.bodies() == [b"first", b"second"]
 
 
 def test_history_that_waits_is_counted_as_on_disk(rig: ArchiveRig) -> None:
