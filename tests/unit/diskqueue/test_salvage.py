@@ -89,6 +89,21 @@ def test_a_lone_record_between_damage_needs_an_id_of_nsqd(
     assert [each[26:] for each in kept(data)] == found
 
 
+def test_records_are_believed_though_a_false_length_leads_to_the_last_of_them() -> None:
+    def record(body: bytes, message_id: bytes = b"some tool's ids!") -> bytes:
+        return framed(struct.pack(">qH16s", 1_600_000_000 * 10**9, 0, message_id) + body)
+
+    good = [record(b"%d" % number) for number in range(5)]
+    head = record(b"")[4:]
+    swallowed = len(good[2] + good[3])
+    false = struct.pack(">i", len(head) + swallowed) + head
+    junk = b"\xff" * 40
+
+    data = good[0] + good[1] + junk + false + good[2] + good[3] + good[4] + junk
+
+    assert [each[26:] for each in kept(data)] == [b"0", b"1", b"2", b"3", b"4"]
+
+
 def test_text_behind_zeros_is_no_record() -> None:
     """A block that a power cut has left out ends in the middle of a body of hex digits."""
     text = b"51d6ee86bf52d77525a112f76eba4729" * 4

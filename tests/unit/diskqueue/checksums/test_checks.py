@@ -114,6 +114,16 @@ def test_records_behind_inserted_bytes_are_found() -> None:
     assert denied
 
 
+@pytest.mark.parametrize("count", [1, 2, 30])
+def test_records_are_found_right_behind_inserted_bytes(count: int) -> None:
+    segment, checksums = write([[40] * 10])
+    damaged = segment[: 3 * SIZE] + b"\xff" * count + segment[3 * SIZE :]
+
+    cleared, denied, uncovered = walk(damaged, checksums)
+
+    assert (cleared, denied, uncovered) == (segment, [3 * SIZE], 0)
+
+
 def test_bytes_without_an_entry_are_uncovered_and_end_at_the_next() -> None:
     segment, checksums = write([[40], [40]], start=2 * SIZE, first=2)
     segment = write([[40, 40]])[0] + segment

@@ -73,6 +73,25 @@ def test_they_stay_when_the_queue_lets_go_of_them(tmp_path: Path, end: str) -> N
     assert read_all(pins, ranges) == list(range(20))
 
 
+def test_a_damaged_segment_that_is_set_aside_stays_for_its_reader(tmp_path: Path) -> None:
+    queue = make_queue(tmp_path)
+    queue.put(records(*range(12)))
+    queue.sync()
+    [damaged, *_] = queue.view.pin_unread()
+    content = b"\xff" * damaged.end
+    Path(damaged.path).write_bytes(content)
+    while (found := queue.read(100, 10_000)) is not None:
+        queue.commit(range(found.first, found.first + len(found)))
+
+    queue.sync()
+
+    assert not os.path.exists(damaged.path)
+    assert damaged.pin is not None
+    fd = queue.view.pins.open(damaged.pin)
+    assert os.pread(fd, 1000, 0) == content
+    os.close(fd)
+
+
 def test_finished_records_behind_the_position_are_told(tmp_path: Path) -> None:
     queue = make_queue(tmp_path)
     queue.put(records(*range(6)))

@@ -10,7 +10,7 @@ import pytest
 from diskqueue import QueueClosedError
 from nsqd.broker.durations import SyncTimes
 from nsqd.broker.queue import pace
-from nsqd.broker.queue.backend import DiskBackend, NullBackend
+from nsqd.broker.queue.backend import DiskBackend, NullBackend, Retry
 from nsqd.broker.queue.batch import MixedBatch
 from tests.support.channel_rig import disk_settings
 from tests.support.fake_scheduler import FakeScheduler
@@ -620,3 +620,22 @@ def test_no_file_is_open_after_a_close(tmp_path: Path) -> None:
     rig.backend.close()
 
     assert (tmp_path / "t:c.diskqueue.due").exists()
+
+
+def test_a_retry_takes_the_place_of_the_one_before_unless_it_is_cancelled() -> None:
+    scheduler = FakeScheduler()
+    retry = Retry(scheduler, 2.0)
+    done: list[str] = []
+
+    retry.plan(lambda: done.append("first"))
+    scheduler.advance(1.0)
+    retry.plan(lambda: done.append("second"))
+    scheduler.advance(1.5)
+    assert done == []
+    scheduler.advance(0.5)
+    assert done == ["second"]
+    retry.plan(lambda: done.append("third"))
+    retry.cancel()
+    scheduler.advance(3.0)
+
+    assert done == ["second"]
