@@ -360,6 +360,28 @@ def open_filled(directory: Path, count: int) -> DiskQueue:
     return queue
 
 
+def test_many_small_reads_are_one_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = DiskQueue(tmp_path, "t")
+    queue.put([payload(number) for number in range(90)])
+    sizes: list[int] = []
+    pread = os.pread
+
+    def count(fd: int, size: int, offset: int) -> bytes:
+        sizes.append(size)
+        return pread(fd, size, offset)
+
+    monkeypatch.setattr(os, "pread", count)
+    for number in range(90):
+        found = queue.read(1, 1000)
+        assert found is not None
+        assert numbers(list(found)) == [number]
+
+    assert sizes == [90 * RECORD_BYTES]
+    queue.close()
+
+
 def test_peek_gives_what_read_gives_across_segments(tmp_path: Path) -> None:
     queue = open_filled(tmp_path, 25)
 

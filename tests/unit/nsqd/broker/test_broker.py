@@ -439,6 +439,22 @@ def test_the_blocking_part_of_the_close_can_be_run_by_another(rig: BrokerRig) ->
     assert len(given) == 2
 
 
+def test_no_sync_is_planned_while_others_close_the_queues(tmp_path: Path) -> None:
+    rig = BrokerRig(tmp_path, mem_queue_size=0)
+    rig.channel()
+    rig.publish(b"x")
+    assert rig.scheduler.pending_timers
+
+    def run_all(works: Sequence[Work]) -> list[OSError]:
+        planned.append(len(rig.scheduler.pending_timers))
+        return run_in_turn(works)
+
+    planned: list[int] = []
+    assert rig.broker.close(run_all) == []
+
+    assert set(planned) == {0}
+
+
 def test_health_follows_the_latest_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     #
     rig = BrokerRig(tmp_path, mem_queue_size=0)
