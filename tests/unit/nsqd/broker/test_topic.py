@@ -381,6 +381,28 @@ def test_a_copy_that_fails_is_tried_again_and_doubles_nothing(
     assert rig.client("full").bodies == numbers(9)
 
 
+def test_a_deleted_channel_does_not_count_for_a_copy_that_another_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = BrokerRig(tmp_path, mem_queue_size=1)
+    rig.channel("good#ephemeral")
+    full = rig.channel("full")
+    topic = rig.topic()
+    topic.pause()
+    rig.publish(b"1", b"2")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", _refuse)
+        topic.unpause()
+        rig.settle()
+        was_partial = topic.hand_over.is_partial
+        topic.delete_channel("good#ephemeral")
+        assert (was_partial, topic.hand_over.is_partial) == (True, False)
+    rig.advance(RETRY_S)
+
+    assert (topic.depth, full.depth) == (0, 2)
+
+
 def test_emptying_a_topic_ends_a_copy_that_one_channel_has_and_another_refuses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
