@@ -95,6 +95,7 @@ def test_iteration_ends_at_damage_with_an_error_that_names_it(tmp_path: Path) ->
         (framed(payload(9))[:-1], True),
         (struct.pack(">i", 25) + b"x" * 25, False),
         (b"\x00" * 4096, False),
+        (b"\xff" * 4, False),
         (b"\xff" * 40, False),
         (struct.pack(">i", 2**31 - 1) + b"x" * 40, False),
     ],
