@@ -36,9 +36,11 @@ logger = logging.getLogger(__name__)
 
 # The backlog is written at once when it is so large.
 ROUND_BYTES = 16 * 1024 * 1024
-# Publishers wait for history of their topic while more than this is not written: a disk that is
-# quick keeps up with as many messages as the loop can take only if the loop rests now and then.
+# Publishers wait while more history than this is not written, of all topics, and more than the
+# second of their own: a disk that is quick keeps up with as many messages as the loop can take only
+# if the loop rests now and then.
 HOLD_BYTES = 40 * 1024 * 1024
+HOLD_OWN_BYTES = 1024 * 1024
 # The bound of the backlog, of all topics together.
 MAX_WAITING_BYTES = 64 * 1024 * 1024
 
@@ -99,6 +101,10 @@ class Backlog:
     def is_large(self) -> bool:
         """Whether to write without waiting for more."""
         return self.is_urgent or self.size_bytes >= ROUND_BYTES
+
+    def is_much(self, own_bytes: int) -> bool:
+        """Tell whether publishers wait for the disk, to a topic of which so many bytes do."""
+        return own_bytes >= HOLD_OWN_BYTES and self.size_bytes >= HOLD_BYTES
 
     def reserve(self, size_bytes: int) -> bool:
         """Count bytes that are going to wait, if there is room for them."""
@@ -178,6 +184,8 @@ class Archive:
         # The last messages were not kept.
         self._has_lost_last = False
         self._receipts: deque[tuple[int, Receipt]] = deque()
+        # Of publishers that wait only because much history does.
+        self._holds: deque[Receipt] = deque()
         # Held while the files are worked on, but not during the long part of a sync. The loop only
         # tries to take it.
         self._lock = threading.Lock()
@@ -254,10 +262,10 @@ class Archive:
         """
         safety = self.safety
         if safety is _GATHERED:
-            if self._waiting_bytes < HOLD_BYTES or self._backlog.is_stuck:
+            if self._backlog.is_stuck or not self._backlog.is_much(self._waiting_bytes):
                 return other
             receipt = Receipt(1)
-            self._receipts.append((self._added_count, receipt))
+            self._holds.append(receipt)
         elif self._has_lost_last:
             receipt = Receipt(1)
             receipt.settle(OSError(errno.EBUSY, "the archive's disk does not keep up"))
@@ -288,17 +296,21 @@ class Archive:
         self._backlog.free(freed_bytes)
         is_synced = self.safety is _SYNCED
         error = self.write_error or (self.commit_error if is_synced else None)
-        if error is not None or self._waiting_bytes < HOLD_BYTES:
+        if error is not None:
             self.release()
         done_count = self._synced_count if is_synced else self._written_count
         while self._receipts and (error is not None or self._receipts[0][0] <= done_count):
             self._receipts.popleft()[1].settle(error)
 
-    def release(self) -> None:
-        """Let publishers go on that wait only because much history does."""
-        if self.safety is _GATHERED:
-            while self._receipts:
-                self._receipts.popleft()[1].settle(None)
+    def release(self, *, if_little: bool = False) -> None:
+        """Let publishers go on that wait only because much history does.
+
+        Args: if_little: only if that is over.
+        """
+        if if_little and self._backlog.is_much(self._waiting_bytes):
+            return
+        while self._holds:
+            self._holds.popleft().settle(None)
 
     @property
     def error(self) -> OSError | None:
@@ -334,6 +346,7 @@ class Archive:
         self._backlog.free(self._waiting_bytes)
         self._waiting_bytes = 0
         self.gathering.drop_newest()
+        self.release()
         while self._receipts:
             self._receipts.popleft()[1].settle(None)
         return self._on_delete(self)
@@ -419,9 +432,11 @@ class Archive:
             if self.is_closed:
                 return
             try:
-                self._write(now_ns, direct)
+                # After a failure through the cache: the disk may refuse no more than the other way.
+                self._write(now_ns, direct if self.write_error is None else None)
             except OSError as error:
-                self.write_error = error
+                # The frames of its traceback hold the room.
+                self.write_error = error.with_traceback(None)
                 if isinstance(error, FileNotFoundError) and self._log is not None:
                     self._log.abandon()  # files were removed: the next round looks again
                     self._log = None

@@ -27,8 +27,8 @@ from diskqueue.append_job import write_buffers
 # Smaller appends are written as quickly through the cache; larger ones have no room.
 MIN_BYTES = 512 * 1024
 MAX_BYTES = 32 * 1024 * 1024
-# A disk is slow that takes longer than this. A thread may wait 5 ms for the interpreter after each
-# write, of which there are three.
+# A disk is slow that takes longer than this. A thread may wait 5 ms for the interpreter, several
+# times.
 MIN_BYTES_PER_S = 300e6
 SLACK_S = 0.02
 # How long the cache is used then.
@@ -62,7 +62,8 @@ class DirectWrites:
         if self._clock() < self._slow_until:
             return None
         if self._memory is None:
-            self._memory = mmap.mmap(-1, MAX_BYTES + _PAGE_BYTES)
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+            self._memory = mmap.mmap(-1, MAX_BYTES + _PAGE_BYTES, flags)
         start = position % _PAGE_BYTES
         return memoryview(self._memory)[start : start + size_bytes]
 
@@ -77,9 +78,10 @@ class DirectWrites:
             OSError: a part may have been written.
         """
         (data,) = buffers
-        head_bytes = -position % _PAGE_BYTES
-        pages_bytes = (len(data) - head_bytes) // _PAGE_BYTES * _PAGE_BYTES
         view = memoryview(data)
+        assert view.obj is self._memory, "encoded elsewhere, maybe not on page boundaries"
+        head_bytes = -position % _PAGE_BYTES
+        pages_bytes = (len(view) - head_bytes) // _PAGE_BYTES * _PAGE_BYTES
         pages = view[head_bytes : head_bytes + pages_bytes]
         if head_bytes:
             write_buffers(fd, (view[:head_bytes],), position)

@@ -57,6 +57,7 @@ class Part:
         if room is not None:
             return Chunk(room, join_records_into(parts, room), *times)
         self.chunk = Chunk(*join_records(parts), *times)
+        del parts  # or all bodies were freed with it, at once
         self.free()
         return self.chunk
 

@@ -18,7 +18,7 @@ from itertools import islice, takewhile
 
 from diskqueue.envelope import HEADER_BYTES
 from diskqueue.layout import QueueFiles, list_queues
-from nsqd.broker.archive.archive import Archive, Backlog, Commit, Safety
+from nsqd.broker.archive.archive import ROUND_BYTES, Archive, Backlog, Commit, Safety
 from nsqd.broker.archive.direct import DirectWrites
 from nsqd.broker.archive.retention import RetainedLog, Retention
 from nsqd.broker.queue.backend import DiskSettings
@@ -249,7 +249,7 @@ class ArchiveKeeper:
             finally:
                 for archive, commit in begun.items():
                     archive.give_up(commit)
-                if not self._backlog.is_large:
+                if self._backlog.size_bytes - size_bytes < ROUND_BYTES:  # what has come meanwhile
                     direct.release()
             if seconds:
                 pace.note_job(seconds, size_bytes)
@@ -282,6 +282,9 @@ class ArchiveKeeper:
             if archive.is_dirty:
                 self._sync_due.setdefault(archive, now + self._sync_delay_s)
             self._note_health(archive)
+        # Now that all have counted what was written.
+        for archive in archives:
+            archive.release(if_little=True)
         self._arm_next()
 
     # --- rounds of syncs

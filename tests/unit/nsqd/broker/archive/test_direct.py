@@ -225,7 +225,7 @@ def test_a_large_part_of_history_goes_past_the_cache(tmp_path: Path, pwrite: Pwr
 def test_history_that_could_not_be_written_is_written_later_and_once(
     tmp_path: Path, pwrite: Pwrite
 ) -> None:
-    """The room has had the messages of another topic meanwhile."""
+    """The room has had the messages of the other topic meanwhile."""
     rig = ArchiveRig(tmp_path, max_bytes_per_file=2**30)
     bodies = {topic: [topic.encode() * 999 + b"%05d" % n for n in range(1200)] for topic in "ab"}
     pwrite.error = errno.EIO
@@ -239,7 +239,38 @@ def test_history_that_could_not_be_written_is_written_later_and_once(
 
     assert written == []
     assert [rig.bodies(topic) for topic in bodies] == list(bodies.values())
-    assert len(pwrite.direct_bytes) == 2
+    assert pwrite.direct_bytes == [], "the cache is tried after a failure"
+
+
+def test_a_disk_that_refuses_no_more_than_such_writes_has_the_history(
+    tmp_path: Path, pwrite: Pwrite
+) -> None:
+    rig = ArchiveRig(tmp_path, max_bytes_per_file=2**30)
+    pwrite.error = errno.EOPNOTSUPP
+    bodies = [b"%0999d" % number for number in range(1000)]
+
+    rig.publish(*bodies)
+    rig.advance(10.0)
+
+    assert rig.bodies() == bodies
+    assert rig.health == ""
+
+
+def test_the_memory_goes_when_little_comes(
+    tmp_path: Path, pwrite: Pwrite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released: list[int] = []
+    monkeypatch.setattr(
+        DirectWrites, "release", lambda _: released.append(len(pwrite.direct_bytes))
+    )
+    rig = ArchiveRig(tmp_path, max_bytes_per_file=2**30)
+
+    for _ in range(20):
+        rig.publish(bytes(1_000_000))
+    rig.advance(1.0)
+
+    assert pwrite.direct_bytes
+    assert released[-1] == len(pwrite.direct_bytes)
 
 
 def test_a_new_segment_begins_at_its_first_page(tmp_path: Path, pwrite: Pwrite) -> None:

@@ -1,5 +1,7 @@
 """The messages of an archive that wait in memory."""
 
+import operator
+import sys
 import time
 
 import pytest
@@ -72,7 +74,14 @@ def test_written_messages_are_freed_in_slices(
     gathering.hand_over()
     part = gathering.handed_over[0]
     left: list[int] = []
-    monkeypatch.setattr(time, "sleep", lambda _: left.append(len(part.batches)))
+    probes = [batch.bodies for batch in part.batches]
+    held_counts = [sys.getrefcount(bodies) for bodies in probes]
+
+    def count_left(_: float) -> None:
+        counts = [sys.getrefcount(bodies) for bodies in probes]
+        left.append(sum(map(operator.ge, counts, held_counts)))
+
+    monkeypatch.setattr(time, "sleep", count_left)
 
     part.encode(memoryview(bytearray(part.size_bytes)) if is_in_room else None)
     assert left == ([] if is_in_room else [17, 13, 9, 5, 1])

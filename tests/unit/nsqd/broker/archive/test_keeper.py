@@ -248,6 +248,7 @@ def test_a_disk_that_is_too_slow_shows_until_it_has_caught_up(
 def hold_with_much_history(rig: ArchiveRig, monkeypatch: pytest.MonkeyPatch) -> Receipt:
     """Publish more than may wait, while a round is at work; return what the publisher waits for."""
     monkeypatch.setattr(archive_module, "HOLD_BYTES", 1000)
+    monkeypatch.setattr(archive_module, "HOLD_OWN_BYTES", 800)
     rig.scheduler.holds_threads = True
     rig.publish(bytes(600))
     rig.advance(GATHER_S)
@@ -280,6 +281,69 @@ def test_publishers_wait_while_much_history_does(
     assert is_done(second)
     assert rig.topic().publish((b"few",)) is None
     assert rig.bodies() == [bytes(600)] * 3
+
+
+def test_publishers_of_two_topics_wait_for_what_both_have_together(
+    rig: ArchiveRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bound of what may wait is for all topics: each would go on until that is reached."""
+    monkeypatch.setattr(archive_module, "HOLD_BYTES", 1900)
+    monkeypatch.setattr(archive_module, "HOLD_OWN_BYTES", 800)
+    rig.scheduler.holds_threads = True
+    topics = [rig.topic("a"), rig.topic("b"), rig.topic("c")]
+    rig.publish(b"x", topic="d")
+    rig.advance(GATHER_S)
+
+    receipts = [topic.publish((bytes(size),)) for topic in topics for size in (600, 300)]
+    few = [rig.topic("d").publish((bytes(600),)), rig.topic("d").publish((bytes(100),))]
+
+    assert [receipt is not None for receipt in receipts] == [*[False] * 3, True, False, True]
+    assert few == [None, None]
+    held = [receipt for receipt in receipts if receipt is not None]
+    rig.scheduler.finish_thread()
+    rig.advance(GATHER_S)
+    assert not any(receipt.is_done for receipt in held), "no round has had theirs"
+    rig.scheduler.finish_thread()
+    rig.settle()
+    assert all(is_done(receipt) for receipt in held)
+
+
+def test_who_asks_for_history_on_disk_waits_for_the_round_that_has_it(rig: ArchiveRig) -> None:
+    rig.scheduler.holds_threads = True
+    rig.publish(b"a")
+    rig.advance(GATHER_S)
+    rig.publish(b"b")
+    receipt = Receipt(1)
+    archive = rig.topic().archive
+    assert archive is not None
+    archive.add_receipt(receipt)
+
+    rig.scheduler.finish_thread()
+    rig.settle()
+    states = [receipt.is_done]
+    rig.advance(MAX_HOLD_S)
+    states.append(receipt.is_done)
+    rig.scheduler.finish_thread()
+    rig.settle()
+
+    assert states == [False, False]
+    assert is_done(receipt)
+    assert rig.bodies() == [b"a", b"b"]
+
+
+def test_who_asks_for_history_on_disk_is_told_that_it_is_not(
+    rig: ArchiveRig, full_disk: pytest.MonkeyPatch
+) -> None:
+    rig.publish(b"a")
+    receipt = Receipt(1)
+    archive = rig.topic().archive
+    assert archive is not None
+    archive.add_receipt(receipt)
+
+    rig.advance(GATHER_S)
+
+    assert isinstance(receipt.error, OSError)
+    full_disk.undo()
 
 
 def test_publishers_wait_no_longer_than_much_history_does(
