@@ -2,6 +2,7 @@
 
 import errno
 import os
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nsqd.broker.archive.archive import Archive, Safety
+from nsqd.broker.archive.archive import Archive, Backlog, Safety
 from nsqd.broker.archive.gathering import Records
 from nsqd.broker.errors import ClosedError, DepthLimitError
 from nsqd.broker.publish_line import (
@@ -24,6 +25,7 @@ from nsqd.broker.publish_line import (
 )
 from nsqd.broker.queue.batch import RECORD_OVERHEAD_BYTES, AnyBatch, Batch
 from nsqd.broker.queue.ids import SEQUENCE_COUNT, MessageIdFactory
+from nsqd.broker.queue.pace import Pace
 from nsqd.config.limits import Limits
 from tests.support.broker_rig import BrokerRig
 
@@ -456,6 +458,7 @@ class RecordingArchive(Archive):
         self.bodies: list[bytes] = []
         self.record_bytes = 0
         self._waiting_bytes = 0
+        self._backlog = Backlog(lambda: None, lambda _: None, Pace(time.monotonic))
 
     def add(self, batch: AnyBatch, records: Records | None = None) -> None:
         """Note a batch."""
